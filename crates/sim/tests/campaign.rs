@@ -149,34 +149,6 @@ fn a_store_with_a_log_on_several_threads_shows_nothing_either() {
 }
 
 #[test]
-fn experiment_log() {
-    let var = |name: &str| std::env::var(name).unwrap_or_default();
-    let first: u64 = var("FIRST").parse().unwrap_or(0);
-    let count: u64 = var("COUNT").parse().unwrap_or(20);
-    std::panic::set_hook(Box::new(|_| {}));
-    let start = std::time::Instant::now();
-    let mut totals = Totals::default();
-    for seed in first..first + count {
-        let mut plan = Plan::directed(seed, Hazard::Log);
-        for part in var("WITH").split(',').filter(|p| !p.is_empty()) {
-            plan.set(part).unwrap();
-        }
-        if let Err(v) = run_seed(&plan, &GO, &mut totals) {
-            println!("SEED {seed}: {} at {}", v.what, v.place);
-        }
-    }
-    println!("{:?}", totals.tampered);
-    println!(
-        "{} crashes ({} in recovery) of {} lives in {:?}, {} pages",
-        totals.crashes,
-        totals.crashes_in_recovery,
-        totals.lives,
-        start.elapsed(),
-        totals.pages_checked
-    );
-}
-
-#[test]
 fn short_workloads_show_nothing_either() {
     let base = Base::new(1, "cac", None).unwrap();
     let mut totals = Totals::default();

@@ -220,7 +220,6 @@ const VIEWS: &[&str] = &[
 
 /// What openings, and the examinations of crashed and closed stores, call.
 const EXAMINATIONS: &[&str] = &[
-    "Builder::accept_log_loss",
     "Builder::accept_ssd_loss",
     "Builder::cluster_pages",
     "Builder::costs",

@@ -326,6 +326,8 @@ impl Calls<'_> {
                 let syn::Member::Named(name) = &field.member else { return None };
                 self.declared.fields.get(&(of, name.to_string())).cloned()
             }
+            // What it returns.
+            Expr::Closure(closure) => self.ty(&closure.body),
             Expr::Call(call) => self.called(call),
             Expr::MethodCall(call) => {
                 let of = self.ty(&call.receiver)?;
@@ -343,6 +345,7 @@ impl Calls<'_> {
         let of = before.last().map(|of| if of == "Self" { self.of.clone() } else { Some(of.clone()) });
         match of {
             None if matches!(&name[..], "Ok" | "Some") => self.ty(call.args.first()?),
+            None if self.env.contains_key(name) => self.env.get(name).cloned(),
             None => self.declared.results.get(&(String::new(), name.clone())).cloned(),
             Some(of) => {
                 let of = of?;

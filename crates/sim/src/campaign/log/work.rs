@@ -460,12 +460,15 @@ impl Worker {
     }
 
     async fn checkpoint(&mut self) -> Outcome {
-        let end = self.db.wal().durable().0;
         let db = Arc::clone(&self.db);
+        let (end, oldest) = (db.wal().durable().0, db.wal().oldest());
         let polls = self.polls(0.25);
         match up_to(polls, db.checkpoint()).await {
             Some(Ok(())) => {
-                self.model().know(end);
+                // One that removes a segment tells the pages how far the log goes.
+                if db.wal().oldest() > oldest {
+                    self.model().know(end);
+                }
                 Ok(())
             }
             Some(Err(error)) => self.judge("checkpoint", &error),
@@ -658,7 +661,6 @@ impl Worker {
         let Some(shelf) = self.shelf.clone().filter(|_| !self.watch.is_troubled()) else { return Ok(()) };
         let before = self.model().clone();
         let db = Arc::clone(&self.db);
-        let durable = db.wal().durable().0;
         let full = self.rng.random_bool(0.3);
         let polls = self.polls(0.1);
         let done = up_to(polls, db.backup(&shelf.chain(), BackupOptions::new().full(full))).await;
@@ -666,7 +668,6 @@ impl Worker {
             Some(Ok(made)) => {
                 let mut model = self.model();
                 model.resolve(db.wal().end().0);
-                model.know(durable);
                 shelf.taken.lock().push(Taken { number: made.number, before, after: model.clone() });
                 Ok(())
             }
