@@ -128,8 +128,15 @@ impl Run<'_> {
     fn beside(&mut self, media: Media, model: Model) -> Result<Moment, String> {
         let plan = Arc::new(Plan { ops: self.plan.ops.min(OPS_BESIDE), tasks: 1, ..(*self.plan).clone() });
         let seed = self.plan.seed ^ 0x51b1;
-        let life =
-            Life { plan: &plan, media, model, seed, rate: Rate::NEVER, closes: seed % 3 == 0, shelf: None };
+        let life = Life {
+            plan: &plan,
+            media,
+            model,
+            seed,
+            rate: Rate::NEVER,
+            closes: seed.is_multiple_of(3),
+            shelf: None,
+        };
         life.live(self.totals)?.pop().ok_or_else(|| "no moment".to_owned())
     }
 

@@ -387,6 +387,13 @@ impl Model {
 
     /// Records that an opening has recovered up to `end`, and what it found of each page.
     pub(super) fn settle(&mut self, end: u64, mut found: impl FnMut(PageId) -> Found) {
+        // What follows the last record of the engine's is the log's own.
+        let lsns = self.pages.values().flatten().filter_map(|version| match version.at {
+            At::Lsn(lsn) => Some(lsn),
+            _ => None,
+        });
+        let all = lsns.chain(self.steps.iter().map(|steps| steps.commit));
+        let last = all.filter(|lsn| *lsn <= end).max().unwrap_or(0);
         for (page, mut versions) in std::mem::take(&mut self.pages) {
             let found = found(page);
             let matches = |version: &&Version| match (&version.bytes, &found) {
@@ -396,7 +403,7 @@ impl Model {
             };
             let allowed = self.allowed(&versions, end);
             let base = allowed[0].cloned();
-            let later = allowed.into_iter().skip(1).flatten().rfind(|v| matches(&v)).cloned();
+            let later = allowed.into_iter().skip(1).flatten().rfind(matches).cloned();
             let is_base = base.as_ref().is_some_and(|base| matches(&base));
             versions = base.into_iter().chain(later.filter(|_| !is_base)).collect();
             for version in versions.iter_mut().filter(|v| matches!(v.at, At::Lsn(_))) {
@@ -413,9 +420,9 @@ impl Model {
         self.steps.retain(|steps| steps.applied.is_none());
         self.batches = self.batches.iter().copied().filter(|at| *at < end).collect();
         self.spaces.values_mut().for_each(|space| space.users = 0);
-        (self.acked, self.acked_since) = (self.acked.max(end), false);
+        (self.acked, self.acked_since) = (self.acked.max(last), false);
         self.opening += 1;
-        self.know(end);
+        self.know(self.acked);
     }
 }
 
