@@ -79,6 +79,10 @@ pub(super) struct Model {
     pub(super) known: u64,
     /// Where each write to the log's medium began.
     pub(super) batches: BTreeSet<u64>,
+    /// How far the log was acknowledged at the opening.
+    opened: u64,
+    /// Pages were changed without a record: the log does not have them if the SSD is lost.
+    pub(super) loaded: bool,
     /// Where the newest segment begins, and the one before it.
     segment: u64,
     before: u64,
@@ -214,6 +218,7 @@ impl Model {
 
     /// These pages are changed without a record.
     pub(super) fn unlogged(&mut self, changes: &[(PageId, Arc<[u8]>)]) {
+        self.loaded = true;
         self.add(At::Unlogged { synced: false }, changes, &[]);
     }
 
@@ -239,6 +244,9 @@ impl Model {
     pub(super) fn acknowledged(&mut self, lsn: u64) {
         self.acked_since |= lsn > self.acked;
         self.acked = self.acked.max(lsn);
+        if self.acked_since {
+            self.know(self.opened);
+        }
         // The pages learn of a segment beside the commits that go there, of the one before it already.
         if lsn > self.segment {
             self.know(self.before);
@@ -422,7 +430,8 @@ impl Model {
         self.spaces.values_mut().for_each(|space| space.users = 0);
         (self.acked, self.acked_since) = (self.acked.max(last), false);
         self.opening += 1;
-        self.know(self.acked);
+        // Before the first record of this opening is acknowledged, the pages know of these.
+        self.opened = self.acked;
     }
 }
 

@@ -84,7 +84,7 @@ pub(super) fn examine(
 ) -> Result<(), String> {
     let media = moment.crashed(outcome);
     let Some(twisted) = twisted(twist, &media, moment, past, rng) else { return Ok(()) };
-    let loses = plan.slots > 0 && twisted.pages.is_none();
+    let loses = plan.slots > 0 && twisted.pages.is_none() && !moment.model.loaded;
     let lost = (loses && (twist == Twist::LostSsd || rng.random_bool(0.25))).then(|| rng.random_bool(0.5));
     if twist == Twist::LostSsd && lost.is_none() {
         return Ok(());
