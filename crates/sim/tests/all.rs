@@ -5,6 +5,7 @@ mod adaptive;
 mod bound;
 mod campaign;
 mod drawn;
+mod interface;
 mod own_policies;
 mod replay;
 mod restart;

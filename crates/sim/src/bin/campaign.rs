@@ -6,7 +6,9 @@
 
 use clap::{Parser, ValueEnum};
 use pagetier::Mutation;
-use pagetier_sim::campaign::{Base, Drawn, FaultBase, Plan, Totals, Violation, run_seed, shrink, ssd_policy};
+use pagetier_sim::campaign::{
+    Base, Drawn, FaultBase, Hazard, Plan, Totals, Violation, run_seed, run_threads, shrink, ssd_policy,
+};
 use pagetier_sim::options::progress_bar;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -21,6 +23,12 @@ const RULES_IN_ALL: usize = 3;
 
 /// The number of crashes in random lives below which unreached states do not count as blind spots.
 const CRASHES_FOR_COVERAGE: u64 = 100_000;
+
+/// The most lives of engines with a log beside the other lives of a seed.
+const LOGS_MAX: u64 = 8;
+
+/// Threads: the number of seeds.
+const THREADED: u64 = 10;
 
 /// The maximum number of seeds per disabled rule.
 const SEEDS_PER_MUTATION: u64 = 400;
@@ -51,8 +59,9 @@ struct Args {
     /// Overrides a part of the seed's scenario, such as lives=2, without=scan+hold or hazard=SlowMap; the
     /// report of a failing seed has the overrides. `hazard=Upkeep` directs every life at the running
     /// operations: frees with reuse of the numbers, shrinks, resizes, policies, write budgets, backups,
-    /// shutdowns, another SSD. Other seeds draw these for a small share of their crashes. Exhaustive and
-    /// faults: only policy=.
+    /// shutdowns, another SSD. Other seeds draw these for a small share of their crashes. `hazard=Log` is an
+    /// engine with a log; `twist=StaleLog` and others let the adversary do that after every crash. Exhaustive
+    /// and faults: only policy=.
     #[arg(long, value_name = "PART=VALUE")]
     with: Vec<String>,
     /// Disables a rule of the protocol, by name; with `--mode mutations` only this one is checked.
@@ -85,6 +94,11 @@ struct Args {
 enum Mode {
     /// Random lives, crashed at random boundaries, also during recovery.
     Random,
+    /// Engines with a log, crashed likewise, and given wrong, older and damaged logs. Random lives come with
+    /// as many crashes of these.
+    Log,
+    /// A store with a log on several threads, in real time.
+    Threads,
     /// Every short workload, crashed at every boundary with every subset of few unflushed writes.
     Exhaustive,
     /// The n-th operation of each device fails, for every n.
@@ -188,12 +202,15 @@ impl Campaign {
         let start = Instant::now();
         let mode = self.args.mode;
         let has = |m| mode == m || mode == Mode::All;
-        if has(Mode::Random) {
+        if has(Mode::Random) || mode == Mode::Log {
             self.random();
         }
         let checks_coverage = has(Mode::Random) && self.args.seed.is_none() && self.args.mutation.is_none();
         let covered = self.with(|r| r.totals.coverage.clone());
         let enough = self.with(|r| r.totals.crashes) >= CRASHES_FOR_COVERAGE;
+        if has(Mode::Threads) {
+            self.threads();
+        }
         if has(Mode::Exhaustive) {
             self.exhaustive();
         }
@@ -226,7 +243,11 @@ impl Campaign {
     }
 
     fn plan(&self, seed: u64, mutation: Option<Mutation>) -> Plan {
-        let mut plan = mutation.map_or_else(|| Plan::from_seed(seed), |rule| Plan::against(rule, seed));
+        let mut plan = match mutation {
+            Some(rule) => Plan::against(rule, seed),
+            None if self.args.mode == Mode::Log => Plan::directed(seed, Hazard::Log),
+            None => Plan::from_seed(seed),
+        };
         for part in &self.args.with {
             // The option was checked at the start.
             let _ = plan.set(part);
@@ -254,13 +275,42 @@ impl Campaign {
         };
         self.parallel("random lives", seeds.unwrap_or(crashes), next_seed, |seed| {
             let mut totals = Totals::default();
-            let ended = run_seed(&self.plan(seed, self.args.mutation), self.stop, &mut totals);
-            self.with(|r| r.totals.add(&totals));
-            if let Err(violation) = ended {
-                self.violation(violation);
+            self.seed(&self.plan(seed, self.args.mutation), &mut totals);
+            if self.args.mode != Mode::Log
+                && !alone
+                && self.args.with.is_empty()
+                && self.args.mutation.is_none()
+            {
+                // As many crashes of engines with a log as of other lives.
+                for nth in (1..=LOGS_MAX).take_while(|_| !self.over()) {
+                    if totals.log_crashes * 2 < totals.crashes {
+                        self.seed(&Plan::directed(seed ^ nth << 40, Hazard::Log), &mut totals);
+                    }
+                }
             }
+            self.with(|r| r.totals.add(&totals));
             if seeds.is_some() { 1 } else { totals.crashes }
         });
+    }
+
+    fn threads(&self) {
+        let first = self.args.seed.unwrap_or(0);
+        let seeds = self.args.seeds.unwrap_or(THREADED);
+        let mut totals = Totals::default();
+        for seed in (first..first + seeds).take_while(|_| !self.over()) {
+            if let Err(Violation { what, place, .. }) = run_threads(seed, &mut totals) {
+                let replay = format!("{CAMPAIGN} --mode threads --seed {seed} --seeds 1");
+                self.report(Failure { what, place: format!("seed {seed}, {place}"), replay });
+            }
+        }
+        self.with(|r| r.totals.add(&totals));
+    }
+
+    /// Runs a scenario, and reports its violation.
+    fn seed(&self, plan: &Plan, totals: &mut Totals) {
+        if let Err(violation) = run_seed(plan, self.stop, totals) {
+            self.violation(violation);
+        }
     }
 
     fn violation(&self, found: Violation) {
@@ -441,8 +491,15 @@ fn print(report: &Report, json: bool) {
     }
     println!(
         "{} seeds, {} lives, {} reopenings with I/O in flight, {} crashes recovered and checked ({} of them \
-         in a recovery), {} pages checked, {} refused as corrupt after faults",
-        t.seeds, t.lives, t.reopenings, t.crashes, t.crashes_in_recovery, t.pages_checked, t.pages_refused
+         in a recovery, {} of engines with a log), {} pages checked, {} refused as corrupt after faults",
+        t.seeds,
+        t.lives,
+        t.reopenings,
+        t.crashes,
+        t.crashes_in_recovery,
+        t.log_crashes,
+        t.pages_checked,
+        t.pages_refused
     );
     println!("{:.1} s, {:.0} crashes a second", report.seconds, report.crashes_per_second);
     if report.interrupted {

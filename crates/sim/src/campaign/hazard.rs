@@ -66,6 +66,8 @@ pub enum Hazard {
     /// the SSD's policy and write budget change, the store is backed up, shut down, and gets another SSD. No
     /// seed draws this hazard, so that the other hazards keep their seeds: use `--with hazard=Upkeep`.
     Upkeep,
+    /// An engine with a log: see `log`. Ordinary seeds draw it beside their own lives.
+    Log,
 }
 
 impl Hazard {
@@ -78,7 +80,7 @@ impl Hazard {
     /// The hazard of seed `seed`: every third seed has one, in rotation.
     #[must_use]
     pub fn of_seed(seed: u64) -> Self {
-        let all = Self::all().strip_suffix(&[Self::Upkeep]).unwrap_or_default();
+        let all = Self::all().strip_suffix(&[Self::Upkeep, Self::Log]).unwrap_or_default();
         if seed % 3 == 1 { all[(seed / 3) as usize % all.len()] } else { Self::Free }
     }
 

@@ -24,6 +24,7 @@
 //! | `operator` | resizes, policies, costs, write budgets, scrubs, recordings and backups of a store in use |
 //! | `upkeep` | lives with all of these, shutdowns under load, another SSD |
 //! | `gate` | the embedder's log |
+//! | `log` | engines with a log of `pagetier-wal` |
 //! | `rot` | bit rot between lives |
 //! | `read_only` | read-only openings and inspections of crashed stores |
 //! | `loss` | SSDs lost for good, and the pages that the report of the loss lists |
@@ -32,6 +33,7 @@
 //! | `probe`, `watched`, `peek` | taking moments, and the protocol states in which they were taken |
 //! | `world` | checking a store after a crash |
 //! | `seed` | lives and crashes of one seed |
+//! | `threads` | a store with a log on several threads, in real time |
 //! | `exhaustive` | every short workload, every boundary, every subset of unflushed writes |
 //! | `faults` | the n-th operation of a device fails |
 //! | `coverage`, `totals`, `violation` | counters, and what is reported |
@@ -52,6 +54,7 @@ mod frees;
 mod gate;
 mod hazard;
 mod life;
+mod log;
 mod loss;
 mod model;
 mod moment;
@@ -74,6 +77,7 @@ mod shrink;
 mod ssd_calls;
 mod ssd_life;
 mod table;
+mod threads;
 mod totals;
 mod upkeep;
 mod violation;
@@ -85,10 +89,12 @@ pub use coverage::Coverage;
 pub use exhaustive::Base;
 pub use faults::FaultBase;
 pub use hazard::Hazard;
+pub use log::Twist;
 pub use plan::{Plan, ssd_policy};
 pub use running::Drawn;
 pub use seed::run_seed;
 pub use shrink::shrink;
 pub use table::drawn;
+pub use threads::run_threads;
 pub use totals::Totals;
 pub use violation::Violation;

@@ -50,6 +50,11 @@ impl Folder {
         self.dir.path().join("chain")
     }
 
+    /// A place in the folder.
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
     /// Where the files of a session go.
     pub(super) fn desk(&self, backups: Option<Backups>) -> Desk {
         Desk { dir: self.dir.path().to_owned(), backups }

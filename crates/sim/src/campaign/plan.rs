@@ -2,6 +2,7 @@
 //! override each part.
 
 use super::hazard::Hazard;
+use super::log::Twist;
 use clap::ValueEnum;
 use pagetier::Mutation;
 use pagetier_devio::FlushFailure;
@@ -65,6 +66,8 @@ pub struct Plan {
     pub hot_ms: u32,
     /// The hazard that the work is directed at.
     pub hazard: Hazard,
+    /// With a log: what the adversary does after every crash; `None`: it draws.
+    pub twist: Option<Twist>,
     /// The disabled rule of the protocol.
     pub mutation: Option<Mutation>,
 }
@@ -113,7 +116,7 @@ pub fn ssd_policy(name: &str) -> Option<&'static str> {
 
 impl Plan {
     /// The kinds of work that can be disabled, by name.
-    pub const KINDS: [&str; 33] = [
+    pub const KINDS: [&str; 39] = [
         "scan",
         "discard",
         "drop-space",
@@ -147,6 +150,12 @@ impl Plan {
         "reuse-in-backup",
         "abandon-in-backup",
         "backup-after-loss",
+        "bulk",
+        "steps",
+        "long-records",
+        "log-fails",
+        "readmit",
+        "twists",
     ];
 
     /// Kinds that a seed disables unless `on=` enables them: the store does not yet withstand them.
@@ -247,6 +256,7 @@ impl Plan {
             map_piece: 0,
             hot_ms: 0,
             hazard: Hazard::Free,
+            twist: None,
             mutation: None,
         };
         plan.draw_world();
@@ -354,6 +364,12 @@ impl Plan {
                 (self.hdd_us, self.ssd_us) = (3000, [300, 3000][rng.random_range(0..2)]);
                 (self.without, self.images) = (0, 20);
             }
+            Hazard::Log => {
+                (self.lives, self.ops, self.ring) = (draw(rng, 2, 4), draw(rng, 30, 100), draw(rng, 1, 8));
+                (self.tasks, self.pages) = (draw(rng, 1, 3), draw(rng, 30, 90));
+                (self.hdd_us, self.ssd_us) = ([300, 3000][rng.random_range(0..2)], 300);
+                (self.without, self.images, self.outcomes, self.gate_us) = (0, 24, 1, 0);
+            }
             Hazard::RottenHomes => {
                 (self.lives, self.ops, self.ring) = (6, draw(rng, 15, 60), draw(rng, 4, 8));
                 (self.slots, self.pages, self.without) = (0, draw(rng, 24, 30), 0);
@@ -451,6 +467,10 @@ impl Plan {
             "policy" => {
                 self.ssd_policy = ssd_policy(value).ok_or_else(|| format!("{part}: no such policy"))?;
             }
+            "twist" => {
+                let twist = Twist::from_str(value, true).map_err(|_| format!("{part}: no such twist"))?;
+                self.twist = Some(twist);
+            }
             "faults" => self.faults = number()? != 0,
             "hostile" => self.hostile[0] = (value != "no").then(number).transpose()?,
             "hostile_pool" => self.hostile[1] = (value != "no").then(number).transpose()?,
@@ -460,7 +480,7 @@ impl Plan {
                 Some((_, field)) => *field = number()?,
                 None => {
                     return Err(format!(
-                        "{name}: no such part of a plan; the parts are hazard, policy, lives, ops, tasks, \
+                        "{name}: no such part of a plan; the parts are hazard, policy, twist, lives, ops, tasks, \
                          pages, images, outcomes, faults, hostile, hostile_pool, ring, slots, gate_us, \
                          on_hdd, map_piece, hot_ms, without, on"
                     ));
@@ -498,6 +518,8 @@ impl Plan {
         // The hazard comes first, because it determines all other parts.
         let undrawn = self.mutation.is_some() || self.hazard != Hazard::of_seed(self.seed);
         add(undrawn, format!("hazard={:?}", self.hazard));
+        let twist = self.twist.map_or_else(String::new, |twist| format!("{twist:?}"));
+        add(self.twist.is_some(), format!("twist={twist}"));
         add(self.ssd_policy != drawn.ssd_policy, format!("policy={}", self.ssd_policy));
         for ((name, is), (_, was)) in self.clone().numbers().into_iter().zip(drawn.numbers()) {
             add(is != was, format!("{name}={is}"));

@@ -11,7 +11,7 @@ use super::probe::Rate;
 use super::totals::Totals;
 use super::violation::{Violation, judged};
 use super::world::{Lenient, examine};
-use super::{loss, past, read_only, rot, ssd_life, upkeep};
+use super::{log, loss, past, read_only, rot, ssd_life, upkeep};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;
@@ -27,6 +27,9 @@ const STRANGE_VERSIONS: u32 = 1 << 24;
 pub fn run_seed(plan: &Plan, stop: &AtomicBool, totals: &mut Totals) -> Result<(), Violation> {
     totals.seeds += 1;
     judged(plan, String::new(), totals, |place, totals| {
+        if plan.hazard == Hazard::Log {
+            return log::run(plan, stop, totals, place);
+        }
         Run { plan: Arc::new(plan.clone()), stop, totals, place }.lives()
     })
 }

@@ -2,6 +2,7 @@
 //! hazard is a weighting of it ([`Mix`]). `tests/drawn.rs` compares it with the public interface.
 
 use super::hazard::Hazard;
+use super::log;
 use super::plan::Plan;
 use super::running::{Drawn, OPERATIONS_MAX};
 use super::ssd_calls::Act;
@@ -219,7 +220,6 @@ const VIEWS: &[&str] = &[
 
 /// What openings, and the examinations of crashed and closed stores, call.
 const EXAMINATIONS: &[&str] = &[
-    "Builder::accept_log_loss",
     "Builder::accept_ssd_loss",
     "Builder::cluster_pages",
     "Builder::costs",
@@ -267,7 +267,7 @@ const EXAMINATIONS: &[&str] = &[
 
 /// Every public function that the campaign draws, as `Type::name`.
 pub fn drawn() -> impl Iterator<Item = &'static str> {
-    TABLE.iter().flat_map(|operation| operation.calls).chain(EXAMINATIONS).copied()
+    TABLE.iter().flat_map(|operation| operation.calls).chain(EXAMINATIONS).copied().chain(log::drawn())
 }
 
 const _: () = assert!(TABLE.len() <= OPERATIONS_MAX);

@@ -18,6 +18,8 @@ pub struct Totals {
     pub crashes: u64,
     /// The number of those taken during the recovery from another crash, or right after it.
     pub crashes_in_recovery: u64,
+    /// The number of those of engines with a log.
+    pub log_crashes: u64,
     /// Stores that were dropped with I/O in flight and opened again on the same devices.
     pub reopenings: u64,
     /// Devices and manifests that were corrupted or replaced by older, foreign or truncated ones, counted by
@@ -58,6 +60,7 @@ impl Totals {
         self.lives += other.lives;
         self.crashes += other.crashes;
         self.crashes_in_recovery += other.crashes_in_recovery;
+        self.log_crashes += other.log_crashes;
         self.reopenings += other.reopenings;
         self.pages_checked += other.pages_checked;
         self.pages_refused += other.pages_refused;

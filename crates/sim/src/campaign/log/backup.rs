@@ -1,0 +1,145 @@
+//! Backups of pages and log while an engine works, their restoration, and what a later log makes of it.
+
+use super::model::Model;
+use super::open::{self, Terms, causes, check};
+use super::watch::{Media, Moment, Watch};
+use crate::campaign::moment::bounded_power;
+use crate::campaign::plan::Plan;
+use crate::campaign::totals::Totals;
+use pagetier::backup::{BackupFile, Backups};
+use pagetier::{Builder, MemoryManifest};
+use pagetier_devio::{SharedDevice, SimDevice};
+use pagetier_wal::LoggedStore;
+use parking_lot::Mutex;
+use rand::Rng;
+use rand::rngs::SmallRng;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A backup, and what the engine knew at its beginning and at its end.
+#[derive(Debug)]
+pub(super) struct Taken {
+    pub(super) number: u32,
+    pub(super) before: Model,
+    pub(super) after: Model,
+}
+
+/// Where the backups of a life go.
+#[derive(Clone, Debug)]
+pub(super) struct Shelf {
+    dir: PathBuf,
+    pub(super) taken: Arc<Mutex<Vec<Taken>>>,
+}
+
+impl Shelf {
+    pub(super) fn new(dir: PathBuf) -> Result<Self, String> {
+        std::fs::create_dir_all(&dir).map_err(|error| error.to_string())?;
+        Ok(Self { dir, taken: Arc::default() })
+    }
+
+    pub(super) fn chain(&self) -> PathBuf {
+        self.dir.join("chain")
+    }
+}
+
+/// Restores the backups of a life, and compares each with what the engine knew; some with the log that the
+/// store has now.
+pub(super) async fn compare(
+    plan: &Plan,
+    shelf: &Shelf,
+    now: &Moment,
+    rng: &mut SmallRng,
+    totals: &mut Totals,
+) -> Result<(), String> {
+    let taken = std::mem::take(&mut *shelf.taken.lock());
+    if taken.is_empty() {
+        return Ok(());
+    }
+    let backups = Backups::at(shelf.chain());
+    let files = backups.verify(|_| ()).await.map_err(|error| causes(&error))?;
+    // Others were dropped half-way.
+    let is_whole = |file: &BackupFile| taken.iter().any(|one| one.number == file.number);
+    let bad = |file: &&BackupFile| is_whole(file) && (file.fault.is_some() || !file.is_restorable);
+    if let Some(file) = files.iter().find(bad) {
+        return Err(format!("a backup does not verify: {file:?}"));
+    }
+    let mut gone = Vec::new();
+    if rng.random_bool(0.3) {
+        let purged = backups.purge(1, |_| ()).await.map_err(|error| causes(&error))?;
+        gone = purged.removed;
+    }
+    for one in taken.iter().filter(|one| !gone.contains(&one.number)) {
+        let ended = restored(plan, shelf, one, now, rng).await;
+        let ended = ended.map_err(|wrong| format!("backup {}, restored: {wrong}", one.number))?;
+        totals.tamper("log: restored", ended);
+    }
+    std::fs::remove_dir_all(&shelf.dir).map_err(|error| error.to_string())
+}
+
+async fn restored(
+    plan: &Plan,
+    shelf: &Shelf,
+    one: &Taken,
+    now: &Moment,
+    rng: &mut SmallRng,
+) -> Result<&'static str, String> {
+    let to = shelf.dir.join("restored");
+    let log = shelf.dir.join("restored-log");
+    let _ = (std::fs::remove_dir_all(&to), std::fs::remove_dir_all(&log));
+    let power = bounded_power();
+    let device = |name| Arc::new(SimDevice::new(name, 0, 1, &power)) as SharedDevice;
+    let (hdd, ring) = (device("hdd"), device("ring"));
+    let builder = || store_in(plan, &to).hdd_device(Arc::clone(&hdd)).ring_device(Arc::clone(&ring));
+    let done = LoggedStore::restore(builder(), &log, &shelf.chain(), one.number).await;
+    done.map_err(|error| causes(&error))?;
+    let later = rng.random_bool(0.5) && !now.model.loaded_since(&one.before);
+    if later && let Some(ended) = with_later_log(plan, builder(), now).await? {
+        return Ok(ended);
+    }
+    let db = LoggedStore::open(builder().create(false), &log, Terms::of(plan).options()).await;
+    let again = if later { " after a later log was refused" } else { "" };
+    let db = db.map_err(|error| format!("does not open{again}: {}", causes(&error)))?;
+    let mut model = one.after.as_backed_up(&one.before);
+    check(&db, &mut model, one.before.acked, false).await.map_err(|wrong| format!("{wrong}{again}"))?;
+    let left = db.store().wait_closed();
+    drop(db);
+    left.await;
+    Ok(if later { "refused with a later log that has a gap, opens with its own" } else { "opens" })
+}
+
+/// Opens the restored pages with the log that the store has now: with every change since, or not at all.
+async fn with_later_log(plan: &Plan, builder: Builder, now: &Moment) -> Result<Option<&'static str>, String> {
+    let power = bounded_power();
+    let log = now.log(&power);
+    let pages = crate::campaign::disks::Disks {
+        hdd: SimDevice::new("none", 0, 1, &power),
+        ssd: SimDevice::new("none", 0, 1, &power),
+        ring: SimDevice::new("none", 0, 1, &power),
+        power,
+    };
+    let media = Media { pages, log, manifest: MemoryManifest::default() };
+    let watch = Watch::new(plan, media, now.model.clone(), 1);
+    match open::on(&watch, builder.create(false), watch.log_device(), Terms::of(plan)).await {
+        Ok(db) => {
+            let mut model = now.model.clone();
+            let checked = check(&db, &mut model, now.model.acked, false).await;
+            checked.map_err(|wrong| format!("it opens with the log of now, but {wrong}"))?;
+            let left = db.store().wait_closed();
+            drop(db);
+            left.await;
+            Ok(Some("opens with a later log, with everything since"))
+        }
+        Err(_) => {
+            tokio::time::sleep(open::LEAVES).await;
+            Ok(None)
+        }
+    }
+}
+
+/// A store in a directory, of another size than the one that was backed up.
+fn store_in(plan: &Plan, dir: &Path) -> Builder {
+    let builder = plan.builder().ssd_bytes(0).ring_pages(4).mutation(None).directory(dir);
+    // The paused clock waits for its saves.
+    builder.slow_saves(Duration::ZERO)
+}

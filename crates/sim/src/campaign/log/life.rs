@@ -1,0 +1,121 @@
+//! One life of a store with a log: it opens, shows everything, is used by several tasks, and ends.
+
+use super::backup::{self, Shelf};
+use super::model::Model;
+use super::open::{self, Parts, check, create_space};
+use super::watch::{Media, Moment, Rate, Watch};
+use super::work::Worker;
+use crate::campaign::plan::Plan;
+use crate::campaign::polls::up_to;
+use crate::campaign::totals::Totals;
+use crate::campaign::world::in_virtual_time;
+use pagetier_wal::LoggedStore;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::sync::Arc;
+
+/// The parameters of a life.
+pub(super) struct Life<'a> {
+    pub(super) plan: &'a Arc<Plan>,
+    pub(super) media: Media,
+    pub(super) model: Model,
+    pub(super) seed: u64,
+    pub(super) rate: Rate,
+    pub(super) closes: bool,
+    /// Where its backups go, if it takes any.
+    pub(super) shelf: Option<Shelf>,
+}
+
+impl Life<'_> {
+    /// Runs the life; returns the moments taken, the last one at its end.
+    pub(super) fn live(self, totals: &mut Totals) -> Result<Vec<Moment>, String> {
+        let Self { plan, media, model, seed, rate, closes, shelf } = self;
+        let watch = Watch::new(plan, media, model, seed);
+        totals.lives += 1;
+        in_virtual_time(async {
+            watch.set(rate, true);
+            let db = open::open(&watch, plan, &Parts::default()).await;
+            let db = Arc::new(db.map_err(|error| format!("does not open: {error}"))?);
+            let mut model = watch.model.lock().clone();
+            let floor = model.acked;
+            let (seen, end) = check(&db, &mut model, floor, false).await?;
+            seen.settle(&mut model, end);
+            *watch.model.lock() = model;
+            watch.used_by(&db);
+            watch.set(rate, false);
+            if watch.model.lock().live().is_empty() {
+                create_space(&db, &watch.model).await.map_err(|error| open::causes(&error))?;
+            }
+            work(plan, &watch, &db, seed, shelf.as_ref()).await?;
+            let moments = end_of(&watch, db, closes.then_some(seed)).await?;
+            if let (Some(shelf), Some(last)) = (shelf, moments.last()) {
+                let mut rng = SmallRng::seed_from_u64(seed ^ 0xbac);
+                backup::compare(plan, &shelf, last, &mut rng, totals).await?;
+            }
+            Ok(moments)
+        })
+    }
+}
+
+async fn work(
+    plan: &Arc<Plan>,
+    watch: &Arc<Watch>,
+    db: &Arc<LoggedStore>,
+    seed: u64,
+    shelf: Option<&Shelf>,
+) -> Result<(), String> {
+    let ops = plan.ops;
+    let mut tasks = tokio::task::JoinSet::new();
+    for task in 0..u64::from(plan.tasks) {
+        let rng = SmallRng::seed_from_u64(seed ^ (task + 1) << 40);
+        let (db, watch, plan) = (Arc::clone(db), Arc::clone(watch), Arc::clone(plan));
+        let shelf = shelf.cloned();
+        let worker = Worker { db, watch, plan, rng, shelf };
+        tasks.spawn(worker.run(ops));
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.map_err(|e| format!("a task panicked: {e}"))??;
+    }
+    if watch.power.is_cut() {
+        return Err("does not come to rest".to_owned());
+    }
+    let rng = SmallRng::seed_from_u64(seed);
+    let (db, watch, plan) = (Arc::clone(db), Arc::clone(watch), Arc::clone(plan));
+    let last = Worker { db, watch, plan, rng, shelf: None };
+    last.look_at_all().await?;
+    last.db.validate()
+}
+
+/// Ends the life by a close, whole or dropped, or leaves the store as it is.
+async fn end_of(
+    watch: &Arc<Watch>,
+    db: Arc<LoggedStore>,
+    closes: Option<u64>,
+) -> Result<Vec<Moment>, String> {
+    watch.clear_faults();
+    let Some(seed) = closes else {
+        let last = watch.now();
+        let mut moments = watch.take();
+        moments.push(last);
+        return Ok(moments);
+    };
+    let mut rng = SmallRng::seed_from_u64(seed ^ 0xc105e);
+    let unsynced = watch.model.lock().unsynced();
+    let db = Arc::try_unwrap(db).map_err(|_| "a task still holds the store".to_owned())?;
+    let polls = if rng.random_bool(0.3) { rng.random_range(1..40) } else { u32::MAX };
+    let end = db.wal().end().0;
+    match up_to(polls, db.close()).await {
+        Some(Ok(())) => {
+            let mut model = watch.model.lock();
+            model.acknowledged(end);
+            model.know(end);
+            model.synced(&unsynced);
+        }
+        Some(Err(error)) if !watch.is_troubled() => return Err(format!("close: {}", open::causes(&error))),
+        _ => {}
+    }
+    let last = watch.now();
+    let mut moments = watch.take();
+    moments.push(last);
+    Ok(moments)
+}

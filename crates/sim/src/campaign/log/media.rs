@@ -1,0 +1,99 @@
+//! The log's medium: on a simulated device that completes at once, so that its calls need no thread.
+
+use super::watch::Watch;
+use pagetier_wal::{DeviceMedia, Media};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A medium whose calls run inline, and which tells the model where each write of the log begins.
+#[derive(Debug)]
+pub(super) struct Inline {
+    media: DeviceMedia,
+    watch: Arc<Watch>,
+    /// Where the open segment ends.
+    at: u64,
+}
+
+impl Inline {
+    pub(super) fn new(media: DeviceMedia, watch: &Arc<Watch>) -> Self {
+        Self { media, watch: Arc::clone(watch), at: 0 }
+    }
+
+    fn wrote(&mut self, start: u64, segment: bool, bytes: &[u8], done: io::Result<()>) -> io::Result<()> {
+        let mut model = self.watch.model.lock();
+        model.batches.insert(start);
+        if segment {
+            model.segment(start);
+        }
+        if done.is_ok() {
+            self.at = start + bytes.len() as u64;
+        }
+        done
+    }
+}
+
+impl Media for Inline {
+    fn id(&self) -> u64 {
+        self.media.id()
+    }
+
+    fn own(&mut self) -> io::Result<()> {
+        self.media.own()
+    }
+
+    fn list(&mut self) -> io::Result<Vec<u64>> {
+        self.media.list()
+    }
+
+    fn read(&mut self, start: u64) -> io::Result<Vec<u8>> {
+        self.media.read(start)
+    }
+
+    fn create(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
+        let done = self.media.create(start, bytes);
+        self.wrote(start, true, bytes, done)
+    }
+
+    fn resume(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
+        let done = self.media.resume(start, bytes);
+        if done.is_ok() {
+            self.at = start + bytes.len() as u64;
+        }
+        done
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let done = self.media.append(bytes);
+        self.wrote(self.at, false, bytes, done)
+    }
+
+    fn remove(&mut self, start: u64) -> io::Result<()> {
+        self.media.remove(start)
+    }
+
+    fn reserve(&mut self, bytes: u64) -> io::Result<()> {
+        self.media.reserve(bytes)
+    }
+
+    fn create_reserved(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
+        let done = self.media.create_reserved(start, bytes);
+        self.wrote(start, true, bytes, done)
+    }
+
+    fn segments_max(&self) -> usize {
+        self.media.segments_max()
+    }
+
+    fn room(&self) -> u64 {
+        self.media.room()
+    }
+
+    fn path(&self, start: u64) -> PathBuf {
+        self.media.path(start)
+    }
+
+    fn blocks(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,231 @@
+//! An engine with a log in the campaign: a store whose pages are changed by records, crashed at the
+//! boundaries of its I/O on all devices, and opened again with its own log or with a wrong one.
+//!
+//! | file | job |
+//! | --- | --- |
+//! | `model` | what the engine was told, and what an opening must show |
+//! | `media`, `watch` | the log's medium; the devices, and moments of them |
+//! | `open` | openings, and the check of everything that a store shows |
+//! | `work`, `life` | the operations of an engine, and its lives |
+//! | `backup` | backups and restorations |
+//! | `twist` | wrong, older, damaged logs; a lost SSD |
+
+mod backup;
+mod life;
+mod media;
+mod model;
+mod open;
+mod twist;
+mod watch;
+mod work;
+
+use self::backup::Shelf;
+use self::life::Life;
+use self::model::Model;
+use self::open::{Parts, Terms, check};
+pub(super) use self::open::{SharedMedia, open_shared};
+use self::twist::Past;
+pub use self::twist::Twist;
+use self::watch::{Media, Moment, Rate, Watch};
+pub(super) use self::work::drawn;
+use super::disks::Disks;
+use super::moment::{Outcome, bounded_power};
+use super::operator::Folder;
+use super::plan::{PAGE_BYTES, Plan};
+use super::totals::Totals;
+use super::world::in_virtual_time;
+use pagetier::MemoryManifest;
+use pagetier_devio::SimDevice;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The number of operations of the stores beside the one under test.
+const OPS_BESIDE: u32 = 25;
+
+/// The share of crashes after which the adversary acts.
+const TWISTED: f64 = 0.35;
+
+/// Runs a scenario of an engine with a log.
+pub(super) fn run(
+    plan: &Plan,
+    stop: &AtomicBool,
+    totals: &mut Totals,
+    place: &mut String,
+) -> Result<(), String> {
+    Run { plan: Arc::new(plan.clone()), stop, totals, place }.lives()
+}
+
+struct Run<'a> {
+    plan: Arc<Plan>,
+    stop: &'a AtomicBool,
+    totals: &'a mut Totals,
+    place: &'a mut String,
+}
+
+impl Run<'_> {
+    fn lives(&mut self) -> Result<(), String> {
+        let mut rng = SmallRng::seed_from_u64(self.plan.seed ^ 0x10_6106);
+        *self.place = "the life of another store".to_owned();
+        let foreign = self.beside(blank(&self.plan, 77), Model::default().going_on_at(1 << 24))?;
+        let folder = (self.plan.has("backup") && rng.random_bool(0.25)).then(Folder::new).transpose()?;
+        let mut line: Vec<Moment> = Vec::new();
+        let mut crashed: Option<Outcome> = None;
+        for life in 0..self.plan.lives {
+            if self.stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            *self.place = format!("life {life}");
+            let start = line.last().zip(crashed);
+            let begin = |plan: &Plan| match start {
+                Some((moment, outcome)) => (moment.crashed(outcome), moment.model.clone()),
+                None => (blank(plan, 0), Model::default()),
+            };
+            let images = self.plan.images as usize;
+            let share = images as f64 / (f64::from(self.plan.tasks * self.plan.ops) * 14.0).max(1.0);
+            let (media, model) = begin(&self.plan);
+            let moments = Life {
+                plan: &self.plan,
+                media,
+                model,
+                seed: self.plan.seed.wrapping_mul(1_000_003) ^ u64::from(life) << 32,
+                rate: Rate { share: share.min(1.0), max: images },
+                closes: self.plan.has("close") && rng.random_bool(0.35),
+                shelf: folder
+                    .as_ref()
+                    .map(|folder| Shelf::new(folder.path(&format!("life-{life}"))))
+                    .transpose()?,
+            }
+            .live(self.totals)?;
+            let sibling = if start.is_some() {
+                *self.place = format!("life {life}, of a copy");
+                let (media, model) = begin(&self.plan);
+                let content = model.content + (1 << 22);
+                Some(self.beside(media, model.going_on_at(content))?)
+            } else {
+                None
+            };
+            for (at, moment) in moments.iter().enumerate() {
+                let mut rng =
+                    SmallRng::seed_from_u64(self.plan.seed ^ u64::from(life) << 50 ^ (at as u64) << 30);
+                let before = line.iter().chain(&moments[..at]).collect();
+                let past = Past { line: before, foreign: &foreign, sibling: sibling.as_ref() };
+                self.crash(life, moment, &past, &mut rng)?;
+                if self.stop.load(Ordering::Relaxed) {
+                    return Ok(());
+                }
+            }
+            let last = moments.len() - 1;
+            let next = if rng.random_bool(0.5) { last } else { rng.random_range(0..moments.len()) };
+            crashed = Some(outcome(&mut rng));
+            line.extend(moments.into_iter().take(next + 1));
+        }
+        Ok(())
+    }
+
+    /// The life of a store beside the one under test.
+    fn beside(&mut self, media: Media, model: Model) -> Result<Moment, String> {
+        let plan = Arc::new(Plan { ops: self.plan.ops.min(OPS_BESIDE), tasks: 1, ..(*self.plan).clone() });
+        let seed = self.plan.seed ^ 0x51b1;
+        let life = Life {
+            plan: &plan,
+            media,
+            model,
+            seed,
+            rate: Rate::NEVER,
+            closes: seed.is_multiple_of(3),
+            shelf: None,
+        };
+        life.live(self.totals)?.pop().ok_or_else(|| "no moment".to_owned())
+    }
+
+    /// Examines a crash at this moment.
+    fn crash(
+        &mut self,
+        life: u32,
+        moment: &Moment,
+        past: &Past<'_>,
+        rng: &mut SmallRng,
+    ) -> Result<(), String> {
+        for _ in 0..self.plan.outcomes {
+            let outcome = outcome(rng);
+            *self.place = format!("life {life}, crash at boundary {} ({outcome:?})", moment.boundary);
+            let twist = match self.plan.twist {
+                Some(twist) => Some(twist),
+                None if self.plan.has("twists") && rng.random_bool(TWISTED) => {
+                    let all = Twist::all();
+                    Some(all[rng.random_range(0..all.len())])
+                }
+                None => None,
+            };
+            match twist {
+                Some(twist) => {
+                    twist::examine(&self.plan, (moment, outcome), twist, past, rng, self.totals)?;
+                }
+                None => self.recover(moment, outcome, 0, rng)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Recovers a crashed store and checks it, some with crashes of the recovery.
+    fn recover(
+        &mut self,
+        moment: &Moment,
+        outcome: Outcome,
+        nesting: u32,
+        rng: &mut SmallRng,
+    ) -> Result<(), String> {
+        let again = nesting < 3 && rng.random_ratio(1, if outcome.keeps_power() { 3 } else { 6 });
+        let rate = if again { Rate { share: 0.06, max: 4 } } else { Rate::NEVER };
+        let plan = Arc::clone(&self.plan);
+        let watch = Watch::new(&plan, moment.crashed(outcome), moment.model.clone(), rng.random());
+        let (pages, moments) = in_virtual_time(async {
+            watch.set(rate, true);
+            let opened = open::open(&watch, &plan, &Parts::default()).await;
+            let db = opened.map_err(|error| format!("does not open: {error}"))?;
+            let mut model = watch.model.lock().clone();
+            let floor = model.acked;
+            let (seen, _) = check(&db, &mut model, floor, false).await?;
+            Ok((seen.pages, watch.take()))
+        })?;
+        self.totals.crashes += 1;
+        self.totals.log_crashes += 1;
+        self.totals.crashes_in_recovery += u64::from(nesting > 0);
+        self.totals.pages_checked += pages;
+        for inner in &moments {
+            let then = self::outcome(rng);
+            let before = self.place.clone();
+            *self.place = format!("{before}, then at boundary {} of the recovery ({then:?})", inner.boundary);
+            self.recover(inner, then, nesting + 1, rng)?;
+            *self.place = before;
+        }
+        Ok(())
+    }
+}
+
+fn outcome(rng: &mut SmallRng) -> Outcome {
+    if rng.random_bool(0.25) { Outcome::Killed(rng.random()) } else { Outcome::Cut(rng.random()) }
+}
+
+impl SharedMedia {
+    pub(super) fn blank(plan: &Plan) -> Self {
+        let Media { pages, log, .. } = blank(plan, 0);
+        Self::of(pages, log)
+    }
+}
+
+/// Blank media.
+fn blank(plan: &Plan, salt: u64) -> Media {
+    let power = bounded_power();
+    let seed = plan.seed ^ salt;
+    let device = |name, at, model| SimDevice::new(name, 0, seed + at, &power).with_flush_failure(model);
+    let mut hdd = device("hdd", 0, plan.flush_failures[0]);
+    if plan.ring == 0 {
+        hdd = hdd.with_atomic_writes(PAGE_BYTES as usize);
+    }
+    let [ssd, ring] = [("ssd", 1), ("ring", 2)].map(|(name, at)| device(name, at, plan.flush_failures[1]));
+    let log = SimDevice::new("log", Terms::of(plan).log_bytes(), seed + 3, &power);
+    Media { pages: Disks { hdd, ssd, ring, power }, log, manifest: MemoryManifest::default() }
+}

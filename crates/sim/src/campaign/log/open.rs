@@ -1,0 +1,217 @@
+//! Opens a store with its log, and checks everything that it shows.
+
+use super::media::Inline;
+use super::model::{Found, Model, SpaceState};
+use super::watch::Watch;
+use crate::campaign::disks::{Disks, SharedDisks};
+use crate::campaign::plan::Plan;
+use pagetier::{Builder, Error, MemoryManifest, PageId, SpaceId};
+use pagetier_devio::{SharedDevice, SimDevice};
+use pagetier_wal::{DeviceMedia, Keep, LoggedStore, Wal, WalOptions};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The size of the log's segments, in bytes.
+const SEGMENT_BYTES: u64 = 64 << 10;
+
+/// The slots of a log on a device begin there, and have this size.
+pub(super) const SLOTS_AT: u64 = 64 << 10;
+pub(super) const SLOT_BYTES: u64 = 256 << 10;
+
+/// The time in which a store that was dropped, or refused, ends its operations.
+pub(super) const LEAVES: Duration = Duration::from_secs(10);
+
+/// How the log of a seed's store is kept.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    pub(super) keep: Keep,
+    pub(super) capacity: u64,
+    pub(super) slots: u64,
+}
+
+impl Terms {
+    pub(super) fn of(plan: &Plan) -> Self {
+        // Bits of the seed that nothing else reads.
+        let mixed = plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        let keep = if mixed & 1 == 1 { Keep::ForSsdLoss } else { Keep::ForCrash };
+        let capacity = [256 << 10, 256 << 10, 300 << 10, 512 << 10][(mixed >> 1 & 3) as usize];
+        // What the device of a log needs at least, and as much again for what the SSD may hold.
+        let least = capacity * 4 / SLOT_BYTES * if keep == Keep::ForSsdLoss { 3 } else { 1 };
+        Self { keep, capacity, slots: least + [1, 2, 4, 8][(mixed >> 3 & 3) as usize] }
+    }
+
+    pub(super) fn options(self) -> WalOptions {
+        WalOptions::new().capacity_bytes(self.capacity).keep(self.keep)
+    }
+
+    /// The size of the log's device.
+    pub(super) fn log_bytes(self) -> u64 {
+        SLOTS_AT + self.slots * SLOT_BYTES
+    }
+}
+
+/// Which parts an opening gets other than the store's own.
+#[derive(Default)]
+pub(super) struct Parts {
+    /// The log.
+    pub(super) log: Option<Arc<SimDevice>>,
+    /// The SSD, and the ring, are lost; true: a blank SSD is in their place.
+    pub(super) lost: Option<bool>,
+}
+
+/// Opens the store, perhaps with other parts.
+pub(super) async fn open(watch: &Arc<Watch>, plan: &Plan, parts: &Parts) -> Result<LoggedStore, String> {
+    let log = match &parts.log {
+        Some(log) => Arc::clone(log) as SharedDevice,
+        None => watch.log_device(),
+    };
+    let builder = plan.builder_on(watch.devices(), &watch.manifest);
+    let builder = match parts.lost {
+        None => builder,
+        Some(blank) => without_ssd(builder, plan, &watch.manifest, watch, blank),
+    };
+    on(watch, builder, log, Terms::of(plan)).await
+}
+
+fn without_ssd(
+    whole: Builder,
+    plan: &Plan,
+    manifest: &Arc<MemoryManifest>,
+    watch: &Arc<Watch>,
+    blank: bool,
+) -> Builder {
+    let device = |name| Arc::new(SimDevice::new(name, 0, 9, &watch.power)) as SharedDevice;
+    if blank {
+        return whole.ssd_device(device("ssd")).accept_ssd_loss(true);
+    }
+    let builder = plan.with_manifest(manifest).hdd_device(watch.devices().hdd);
+    builder.ssd_bytes(0).ring_device(device("ring")).accept_ssd_loss(true)
+}
+
+/// Opens the store that `builder` describes with the log on a device.
+pub(super) async fn on(
+    watch: &Arc<Watch>,
+    builder: Builder,
+    log: SharedDevice,
+    terms: Terms,
+) -> Result<LoggedStore, String> {
+    let media = DeviceMedia::open(log, SEGMENT_BYTES).map_err(|error| format!("log: {error}"))?;
+    let wal = Wal::on(Box::new(Inline::new(media, watch)), terms.options()).map_err(|e| causes(&e))?;
+    LoggedStore::on(builder, wal).await.map_err(|error| {
+        let _ = error.advice();
+        causes(&error)
+    })
+}
+
+/// An error with its causes.
+pub(super) fn causes(error: &(dyn std::error::Error + 'static)) -> String {
+    pagetier::errors::Causes(error).to_string()
+}
+
+/// What a check of an opened store has seen.
+pub(super) struct Seen {
+    pub(super) pages: u64,
+    found: BTreeMap<PageId, Found>,
+}
+
+impl Seen {
+    /// Continues the model from what was found.
+    pub(super) fn settle(mut self, model: &mut Model, end: u64) {
+        model.settle(end, |page| self.found.remove(&page).unwrap_or(Found::Absent));
+    }
+}
+
+/// Checks that the store shows every record up to where its log was recovered, and none after it; that this
+/// is at least up to `floor`; and that nothing was freed twice or not at all. `newer`: pages may be newer
+/// than the log, whose last records were lost.
+pub(super) async fn check(
+    db: &LoggedStore,
+    model: &mut Model,
+    floor: u64,
+    newer: bool,
+) -> Result<(Seen, u64), String> {
+    let end = db.wal().end().0;
+    if end < floor {
+        return Err(format!("the log ends at {end}, though it was acknowledged up to {floor}"));
+    }
+    spaces(db, model)?;
+    let mut seen = Seen { pages: 0, found: BTreeMap::new() };
+    for page in model.known_pages() {
+        seen.pages += 1;
+        let found = look(db, page).await?;
+        model.judge(page, &found, end, newer)?;
+        seen.found.insert(page, found);
+    }
+    if !newer && !model.uncertain {
+        let commits: Vec<u64> = db.recovered().commits.keys().map(|lsn| lsn.0).collect();
+        let expected = model.to_repeat(end);
+        if commits != expected {
+            return Err(format!("the commits to repeat are {commits:?}, expected {expected:?}"));
+        }
+    }
+    if db.ssd().loss().is_some() {
+        return Err("a loss of the SSD is still reported after a recovery".to_owned());
+    }
+    db.validate()?;
+    Ok((seen, end))
+}
+
+/// What a page reads as.
+pub(super) async fn look(db: &LoggedStore, page: PageId) -> Result<Found, String> {
+    match db.get(page).await {
+        Ok(guard) => Ok(Found::Bytes(guard[..].into())),
+        Err(Error::NoSuchPage { .. }) => Ok(Found::Absent),
+        Err(error) => Err(format!("page {page}: {}", causes(&error))),
+    }
+}
+
+/// Checks that the spaces are there which no record drops.
+fn spaces(db: &LoggedStore, model: &mut Model) -> Result<(), String> {
+    for (id, name, state) in model.spaces() {
+        let there = db.spaces().find(&name) == Some(id);
+        match (state, there) {
+            (SpaceState::Live, false) => return Err(format!("space {name} is gone")),
+            (SpaceState::Gone, true) => return Err(format!("space {name} was dropped, but is there")),
+            (SpaceState::Leaving, false) => model.space_is(id, SpaceState::Gone),
+            (SpaceState::Leaving, true) => model.space_is(id, SpaceState::Live),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The first space of a new store.
+pub(super) async fn create_space(
+    db: &LoggedStore,
+    model: &parking_lot::Mutex<Model>,
+) -> Result<SpaceId, Error> {
+    let name = model.lock().space_name();
+    let id = db.spaces().create(&name).await?;
+    model.lock().created(id, name);
+    Ok(id)
+}
+
+/// The media of a store on several threads.
+pub(in crate::campaign) struct SharedMedia {
+    disks: SharedDisks,
+    log: SharedDevice,
+    manifest: Arc<MemoryManifest>,
+}
+
+impl SharedMedia {
+    pub(in crate::campaign) fn of(pages: Disks, log: SimDevice) -> Self {
+        Self { disks: pages.shared(), log: Arc::new(log), manifest: Arc::default() }
+    }
+}
+
+/// Opens a store with its log, whose calls block threads of their own.
+pub(in crate::campaign) async fn open_shared(
+    plan: &Plan,
+    media: &SharedMedia,
+) -> Result<LoggedStore, String> {
+    let terms = Terms::of(plan);
+    let wal = Wal::on_device(Arc::clone(&media.log), terms.options()).await.map_err(|e| causes(&e))?;
+    let builder = plan.builder_on(media.disks.clone(), &media.manifest);
+    LoggedStore::on(builder, wal).await.map_err(|error| causes(&error))
+}

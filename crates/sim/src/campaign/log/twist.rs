@@ -1,0 +1,292 @@
+//! The adversary: a store gets another log than its own, an older one, a damaged one, or loses its SSD. It
+//! opens with everything that was acknowledged, or it is refused and nothing has changed: with the right
+//! parts back, everything is there.
+
+use super::open::{self, LEAVES, Parts, SLOT_BYTES, SLOTS_AT, Terms, check};
+use super::watch::{Media, Moment, Watch};
+use crate::campaign::moment::Outcome;
+use crate::campaign::plan::Plan;
+use crate::campaign::totals::Totals;
+use crate::campaign::world::in_virtual_time;
+use clap::ValueEnum;
+use pagetier_devio::{Device, SimDevice};
+use pagetier_wal::Keep;
+use rand::Rng;
+use rand::rngs::SmallRng;
+use std::sync::Arc;
+
+/// What the adversary does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+#[value(rename_all = "PascalCase")]
+pub enum Twist {
+    /// The SSD and the ring are lost.
+    LostSsd,
+    /// The log's device is blank.
+    BlankLog,
+    /// The log of another store.
+    ForeignLog,
+    /// The pages of another store.
+    ForeignPages,
+    /// The log as it was earlier.
+    StaleLog,
+    /// The pages as they were in an earlier opening.
+    StalePages,
+    /// The log of a copy of the store that went on by itself.
+    SiblingLog,
+    /// The log's device is cut off.
+    ShortLog,
+    /// The newest segment is missing.
+    NoNewest,
+    /// A segment in the middle is missing.
+    Gap,
+    /// The oldest segment is missing.
+    NoOldest,
+    /// Bytes of acknowledged records are wrong.
+    Rot,
+    /// Bytes anywhere on the log's device are wrong.
+    RotAnywhere,
+}
+
+impl Twist {
+    /// Everything that the adversary does.
+    #[must_use]
+    pub fn all() -> &'static [Self] {
+        Self::value_variants()
+    }
+}
+
+/// What the adversary has at hand.
+pub(super) struct Past<'a> {
+    /// Earlier moments of this store, each in the past of the following one.
+    pub(super) line: Vec<&'a Moment>,
+    pub(super) foreign: &'a Moment,
+    pub(super) sibling: Option<&'a Moment>,
+}
+
+/// A twisted store.
+struct Twisted {
+    /// Instead of the store's pages.
+    pages: Option<Media>,
+    /// Instead of the store's log.
+    log: Option<SimDevice>,
+    /// The log may have lost what follows this position.
+    excused: Option<u64>,
+}
+
+/// Twists a crashed store, opens it, and puts everything right again.
+pub(super) fn examine(
+    plan: &Plan,
+    (moment, outcome): (&Moment, Outcome),
+    twist: Twist,
+    past: &Past<'_>,
+    rng: &mut SmallRng,
+    totals: &mut Totals,
+) -> Result<(), String> {
+    let media = moment.crashed(outcome);
+    let Some(twisted) = twisted(twist, &media, moment, past, rng) else { return Ok(()) };
+    let loses = plan.slots > 0 && twisted.pages.is_none() && !moment.model.loaded;
+    let lost = (loses && (twist == Twist::LostSsd || rng.random_bool(0.25))).then(|| rng.random_bool(0.5));
+    if twist == Twist::LostSsd && lost.is_none() {
+        return Ok(());
+    }
+    let case = format!("{twist:?}{}", if lost.is_some() { ", SSD lost" } else { "" });
+    let ended = in_virtual_time(attempt(plan, media, moment, twisted, twist, lost));
+    let (ended, pages) = ended.map_err(|wrong| format!("{case}: {wrong}"))?;
+    totals.tamper(&format!("log: {case}"), ended);
+    totals.crashes += 1;
+    totals.log_crashes += 1;
+    totals.pages_checked += pages;
+    Ok(())
+}
+
+async fn attempt(
+    plan: &Plan,
+    media: Media,
+    moment: &Moment,
+    twisted: Twisted,
+    twist: Twist,
+    lost: Option<bool>,
+) -> Result<(&'static str, u64), String> {
+    let right = Watch::new(plan, media, moment.model.clone(), 1);
+    let other = twisted.pages.map(|pages| Watch::new(plan, pages, moment.model.clone(), 1));
+    let wrong = other.as_ref().unwrap_or(&right);
+    let log = match (twisted.log, &other) {
+        (Some(log), _) => Some(Arc::new(log)),
+        (None, Some(_)) => Some(Arc::clone(&right.log)),
+        (None, None) => None,
+    };
+    let before = (wrong.snapshot(), right.snapshot(), log.as_ref().map(|log| log.snapshot()));
+    let parts = Parts { log: log.clone(), lost };
+    let opened = open::open(wrong, plan, &parts).await;
+    let acked = moment.model.acked;
+    // Another store's log, or pages, whatever is in them.
+    let foreign = twist == Twist::ForeignPages || twist == Twist::ForeignLog && moment.model.opening > 0;
+    let refusal = match opened {
+        Ok(_) if foreign => return Err("it opens".to_owned()),
+        Ok(db) => {
+            let mut model = moment.model.clone();
+            let floor = twisted.excused.unwrap_or(acked).min(acked);
+            let (seen, _) = check(&db, &mut model, floor, twisted.excused.is_some())
+                .await
+                .map_err(|wrong| format!("it opens, but {wrong}"))?;
+            return Ok(("opens with everything", seen.pages));
+        }
+        Err(refusal) => refusal,
+    };
+    if twist == Twist::LostSsd && Terms::of(plan).keep == Keep::ForSsdLoss {
+        return Err(format!("the log was kept for a loss of the SSD, but it is refused: {refusal}"));
+    }
+    if twist == Twist::LostSsd && !refusal.contains("lost changes with the SSD") {
+        return Err(format!("refused without the number of pages: {refusal}"));
+    }
+    tokio::time::sleep(LEAVES).await;
+    let after = (wrong.snapshot(), right.snapshot(), log.as_ref().map(|log| log.snapshot()));
+    if after != before {
+        let parts = changed(&before.0, &after.0);
+        let log = if after.2 == before.2 { "" } else { " the other log" };
+        return Err(format!("refused ({refusal}), but it changed:{parts}{log}"));
+    }
+    drop((log, parts));
+    let db = open::open(&right, plan, &Parts::default()).await;
+    let db = db.map_err(|error| format!("refused ({refusal}); with the right parts back: {error}"))?;
+    let mut model = moment.model.clone();
+    let checked = check(&db, &mut model, acked, false).await;
+    let (seen, _) =
+        checked.map_err(|wrong| format!("refused ({refusal}); with the right parts back: {wrong}"))?;
+    Ok(("refused", seen.pages))
+}
+
+fn changed(before: &(Vec<Vec<u8>>, Option<Vec<u8>>), after: &(Vec<Vec<u8>>, Option<Vec<u8>>)) -> String {
+    let names = ["hdd", "ssd", "ring", "log"];
+    let mut all = String::new();
+    for (at, name) in names.iter().enumerate() {
+        if before.0[at] != after.0[at] {
+            all += &format!(" {name}");
+        }
+    }
+    if before.1 != after.1 { all + " manifest" } else { all }
+}
+
+/// What the twist makes of the store; `None`: there is nothing to twist.
+fn twisted(
+    twist: Twist,
+    media: &Media,
+    moment: &Moment,
+    past: &Past<'_>,
+    rng: &mut SmallRng,
+) -> Option<Twisted> {
+    let power = &media.pages.power;
+    let of_log = |log: SimDevice| Some(Twisted { pages: None, log: Some(log), excused: None });
+    let older = |known: &dyn Fn(&Moment) -> bool, rng: &mut SmallRng| {
+        let all: Vec<&Moment> = past.line.iter().copied().filter(|old| known(old)).collect();
+        (!all.is_empty()).then(|| all[rng.random_range(0..all.len())])
+    };
+    let own = || media.log.fork(5, power);
+    match twist {
+        Twist::LostSsd => Some(Twisted { pages: None, log: None, excused: None }),
+        Twist::BlankLog => of_log(SimDevice::new("log", media.log.size(), 5, power)),
+        Twist::ForeignLog => of_log(past.foreign.log(power)),
+        Twist::ForeignPages => Some(Twisted { pages: Some(past.foreign.fork()), log: None, excused: None }),
+        Twist::StaleLog => of_log(older(&|old| is_known_older(old, moment), rng)?.log(power)),
+        Twist::StalePages => {
+            let earlier = |old: &Moment| {
+                !old.recovering && old.model.opening < moment.model.opening && moment.model.acked_since
+            };
+            Some(Twisted { pages: Some(older(&earlier, rng)?.fork()), log: None, excused: None })
+        }
+        Twist::SiblingLog => {
+            // Without a record of its own, the store is what the copy began with.
+            let sibling = past.sibling.filter(|_| moment.model.acked_since && !moment.recovering)?;
+            of_log(sibling.log(power))
+        }
+        Twist::ShortLog => {
+            let slots = (media.log.size() - SLOTS_AT) / SLOT_BYTES;
+            of_log(media.log.truncated(SLOTS_AT + rng.random_range(0..slots) * SLOT_BYTES, 5, power))
+        }
+        Twist::NoNewest | Twist::Gap | Twist::NoOldest => {
+            let log = own();
+            let segments = Segments::of(&log.snapshot());
+            let count = segments.0.len();
+            let at = match twist {
+                Twist::NoNewest => count.checked_sub(1)?,
+                Twist::NoOldest => 0,
+                _ => rng.random_range(1..count.checked_sub(1).filter(|last| *last > 1)?),
+            };
+            let (start, slot) = *segments.0.get(at)?;
+            log.implant(slot, &[0; 8192]);
+            // The pages may not know of it yet.
+            let unknown = twist == Twist::NoNewest && moment.model.known <= start;
+            Some(Twisted { pages: None, log: Some(log), excused: unknown.then_some(start) })
+        }
+        Twist::Rot => rot(own(), moment, rng),
+        Twist::RotAnywhere => {
+            let log = own();
+            let at = rng.random_range(0..log.size());
+            log.rot(at..(at + rng.random_range(1..2000)).min(log.size()), rng.random());
+            // It may hit the last write anywhere.
+            Some(Twisted { pages: None, log: Some(log), excused: Some(last_batch(moment)) })
+        }
+    }
+}
+
+/// Damages an acknowledged record.
+fn rot(log: SimDevice, moment: &Moment, rng: &mut SmallRng) -> Option<Twisted> {
+    let segments = Segments::of(&log.snapshot());
+    let (start, _) = *segments.0.first()?;
+    let acked = moment.model.acked;
+    if acked <= start {
+        return None;
+    }
+    // The newest records are in as much danger as all others together.
+    let from = if rng.random_bool(0.5) { start } else { start.max(acked.saturating_sub(9000)) };
+    let position = rng.random_range(from..acked);
+    let at = segments.offset_of(position)?;
+    let len = [1, 1, 20, 512][rng.random_range(0..4)];
+    let mut bytes = log.snapshot()[at as usize..at as usize + len].to_vec();
+    bytes.iter_mut().for_each(|byte| *byte ^= rng.random_range(1..=255_u8));
+    log.implant(at, &bytes);
+    let last = last_batch(moment);
+    // Without a later write, damage to the last one is no different from a crash during it.
+    let excused = (position >= last).then_some(last);
+    Some(Twisted { pages: None, log: Some(log), excused })
+}
+
+/// Where the last acknowledged write of the log began: from there on a damage may pass for a torn write,
+/// unless the pages know better.
+fn last_batch(moment: &Moment) -> u64 {
+    let model = &moment.model;
+    let last = model.batches.range(..model.acked).next_back().copied().unwrap_or(model.acked);
+    last.max(model.known).min(model.acked)
+}
+
+/// Whether the pages of `new` must know that the log of `old` is not theirs any more.
+fn is_known_older(old: &Moment, new: &Moment) -> bool {
+    let reopened = old.model.opening < new.model.opening && new.model.acked_since;
+    !old.recovering && (old.end < new.model.known || reopened)
+}
+
+/// Where the log's segments are: the position at which each begins, and the offset of its slot.
+struct Segments(Vec<(u64, u64)>);
+
+impl Segments {
+    fn of(device: &[u8]) -> Self {
+        let mut found = Vec::new();
+        let mut at = SLOTS_AT as usize;
+        while let Some(slot) = device.get(at..at + 8192) {
+            let copies = slot.chunks(4096);
+            let named = copies
+                .filter(|copy| copy.starts_with(b"PTLOGSEG"))
+                .find_map(|copy| copy[24..32].first_chunk::<8>().map(|start| u64::from_le_bytes(*start)));
+            found.extend(named.map(|start| (start, at as u64)));
+            at += SLOT_BYTES as usize;
+        }
+        found.sort_unstable();
+        Self(found)
+    }
+
+    /// The offset of the byte at `position`.
+    fn offset_of(&self, position: u64) -> Option<u64> {
+        let (start, slot) = self.0.iter().rev().find(|(start, _)| *start <= position)?;
+        Some(slot + 8192 + (position - start))
+    }
+}

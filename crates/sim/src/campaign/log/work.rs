@@ -1,0 +1,700 @@
+//! An engine at work: the operations that its tasks draw.
+
+use super::backup::{Shelf, Taken};
+use super::model::{Found, Model, SpaceState};
+use super::open::{LEAVES, causes, create_space, look};
+use super::watch::Watch;
+use crate::campaign::content::fill;
+use crate::campaign::plan::Plan;
+use crate::campaign::polls::up_to;
+use pagetier::backup::{BackupError, BackupOptions};
+use pagetier::{Error, Lsn, PageId, PageMut, SpaceId};
+use pagetier_devio::{Fault, FaultEffect, IoOp};
+use pagetier_wal::{LoggedBackupError, LoggedStore, MiniTx, WalError};
+use parking_lot::MutexGuard;
+use rand::Rng;
+use rand::rngs::SmallRng;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(super) type Outcome = Result<(), String>;
+
+/// Changes of pages, with their contents afterwards.
+type Changes = Vec<(PageId, Arc<[u8]>)>;
+
+/// A task that uses a store with a log.
+pub(super) struct Worker {
+    pub(super) db: Arc<LoggedStore>,
+    pub(super) watch: Arc<Watch>,
+    pub(super) plan: Arc<Plan>,
+    pub(super) rng: SmallRng,
+    /// Where backups go, if any are taken.
+    pub(super) shelf: Option<Shelf>,
+}
+
+type Run = for<'a> fn(&'a mut Worker) -> Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>;
+
+/// An operation, its share of all, the kind of work that it belongs to, and the public functions it calls.
+pub(super) struct Operation {
+    share: u32,
+    kind: &'static str,
+    pub(super) calls: &'static [&'static str],
+    run: Run,
+}
+
+const fn op(share: u32, kind: &'static str, calls: &'static [&'static str], run: Run) -> Operation {
+    Operation { share, kind, calls, run }
+}
+
+/// Every operation of the engine.
+pub(super) const TABLE: &[Operation] = &[
+    op(
+        60,
+        "",
+        &[
+            "LoggedStore::begin",
+            "LoggedStore::admit",
+            "LoggedStore::commit",
+            "MiniTx::new",
+            "MiniTx::add",
+            "MiniTx::write",
+            "MiniTx::shift",
+            "MiniTx::copy",
+            "MiniTx::zero",
+            "MiniTx::payload",
+            "MiniTx::commit",
+            "Wal::flush",
+        ],
+        |w| Box::pin(w.change()),
+    ),
+    op(16, "", &["PageStore::allocate"], |w| Box::pin(w.insert())),
+    op(10, "free", &["MiniTx::free"], |w| Box::pin(w.remove())),
+    op(12, "", &["PageStore::get"], |w| Box::pin(w.read())),
+    op(4, "", &["PageStore::get_many"], |w| Box::pin(w.read_many())),
+    op(4, "", &["LoggedStore::checkpoint"], |w| Box::pin(w.checkpoint())),
+    op(2, "", &["Wal::free_pending"], |w| Box::pin(w.free_pending())),
+    op(3, "", &["PageStore::sync"], |w| Box::pin(w.sync())),
+    op(2, "", &["PageStore::flush_to"], |w| Box::pin(w.flush_to())),
+    op(1, "drop-space", &["Spaces::create"], |w| Box::pin(w.create_space())),
+    op(2, "drop-space", &["LoggedStore::drop_space"], |w| Box::pin(w.drop_space())),
+    op(4, "bulk", &["MiniTx::on"], |w| Box::pin(w.load())),
+    op(3, "steps", &["Wal::append_commit", "Wal::append_applied"], |w| Box::pin(w.steps())),
+    op(1, "long-records", &[], |w| Box::pin(w.long_record())),
+    op(1, "log-fails", &[], |w| Box::pin(w.log_fails())),
+    op(1, "readmit", &["Ssd::readmit"], |w| Box::pin(w.readmit())),
+    op(2, "backup", &["LoggedStore::backup"], |w| Box::pin(w.back_up())),
+    op(3, "pause", &[], |w| Box::pin(w.pause())),
+];
+
+/// What openings, and the checks of crashed and closed stores, call.
+const EXAMINATIONS: &[&str] = &[
+    "Backups::at",
+    "Backups::purge",
+    "Backups::verify",
+    "DeviceMedia::open",
+    "LoggedStore::close",
+    "LoggedStore::on",
+    "LoggedStore::open",
+    "LoggedStore::recovered",
+    "LoggedStore::restore",
+    "LoggedStore::store",
+    "LoggedStore::wal",
+    "Wal::end",
+    "Wal::on",
+    "WalOptions::capacity_bytes",
+    "WalOptions::keep",
+    "WalOptions::new",
+];
+
+/// Every public function that an engine with a log draws, as `Type::name`.
+pub(in crate::campaign) fn drawn() -> impl Iterator<Item = &'static str> {
+    TABLE.iter().flat_map(|operation| operation.calls).chain(EXAMINATIONS).copied()
+}
+
+impl Worker {
+    pub(super) async fn run(mut self, ops: u32) -> Outcome {
+        let share = |op: &Operation, plan: &Plan| if plan.has(op.kind) { op.share } else { 0 };
+        let sum: u32 = TABLE.iter().map(|op| share(op, &self.plan)).sum();
+        for _ in 0..ops {
+            let mut left = self.rng.random_range(0..sum);
+            let drawn = TABLE.iter().find(|op| {
+                let share = share(op, &self.plan);
+                let found = left < share;
+                left = left.saturating_sub(share);
+                found
+            });
+            if let Some(op) = drawn {
+                (op.run)(&mut self).await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn model(&self) -> MutexGuard<'_, Model> {
+        self.watch.model.lock()
+    }
+
+    /// What an error of a call means: a violation, unless devices fail.
+    fn judge(&self, what: &str, error: &(dyn std::error::Error + 'static)) -> Outcome {
+        if self.watch.is_troubled() { Ok(()) } else { Err(format!("{what}: {}", causes(error))) }
+    }
+
+    /// A space, entered: [`Model::leave`] follows.
+    fn enter(&mut self) -> Option<SpaceId> {
+        let live = self.model().live();
+        let space = *live.get(self.rng.random_range(0..live.len().max(1)))?;
+        self.model().enter(space).then_some(space)
+    }
+
+    /// Some pages of one space, in ascending order.
+    fn some(&mut self, space: SpaceId, most: usize) -> Vec<PageId> {
+        let all: Vec<PageId> = self.model().usable().into_iter().filter(|p| p.space == space).collect();
+        if all.is_empty() {
+            return all;
+        }
+        let count = self.rng.random_range(1..=most);
+        let mut some: Vec<PageId> = (0..count).map(|_| all[self.rng.random_range(0..all.len())]).collect();
+        some.sort_unstable();
+        some.dedup();
+        some
+    }
+
+    /// Latches the page; `None` if it was freed meanwhile, or an error is no violation.
+    async fn latched<'a>(&self, db: &'a LoggedStore, page: PageId) -> Result<Option<PageMut<'a>>, String> {
+        match db.get_mut(page).await {
+            Ok(guard) => {
+                let current = self.model().current(page);
+                match current {
+                    Some(bytes) if guard[..] == bytes[..] => Ok(Some(guard)),
+                    Some(bytes) => Err(self.wrong(page, &guard, &bytes)),
+                    None => Ok(None),
+                }
+            }
+            Err(Error::NoSuchPage { .. } | Error::NoSuchSpace { .. })
+                if self.model().current(page).is_none() =>
+            {
+                Ok(None)
+            }
+            Err(error) => self.judge(&format!("get_mut {page}"), &error).map(|()| None),
+        }
+    }
+
+    fn wrong(&self, page: PageId, found: &[u8], current: &[u8]) -> String {
+        let model = self.model();
+        let why = model.judge(page, &Found::Bytes(found.into()), u64::MAX, false).err().unwrap_or_default();
+        format!(
+            "the running engine reads page {page} as {:x?}, committed is {:x?}; {why}",
+            &found[..16],
+            &current[..16]
+        )
+    }
+
+    /// Changes a page of the mini-transaction in some way.
+    fn alter(&mut self, tx: &mut MiniTx<'_, PageMut<'_>>, at: usize) {
+        let len = tx.payload(at).len();
+        let content = {
+            let mut model = self.model();
+            model.content += 1;
+            model.content as u32
+        };
+        let (from, to) = (self.rng.random_range(0..len), self.rng.random_range(0..len));
+        let some = self.rng.random_range(1..=(len - from.max(to)).min(400));
+        match self.rng.random_range(0..8) {
+            0..3 => {
+                let mut bytes = vec![0; len];
+                fill(&mut bytes, tx.id(at), content);
+                tx.write(at, 0, &bytes);
+            }
+            3..6 => {
+                let bytes = content.to_le_bytes().repeat(some.div_ceil(4));
+                tx.write(at, from, &bytes[..some]);
+            }
+            6 => {
+                tx.shift(at, from, to, some);
+                tx.write(at, 0, &content.to_le_bytes());
+            }
+            _ => {
+                tx.zero(at);
+                tx.write(at, from.min(len - 4), &content.to_le_bytes());
+            }
+        }
+    }
+
+    /// The contents of the mini-transaction's pages.
+    fn changes(tx: &MiniTx<'_, PageMut<'_>>, pages: usize) -> Changes {
+        (0..pages).map(|at| (tx.id(at), tx.payload(at).into())).collect()
+    }
+
+    /// Commits in one of the ways that there are.
+    async fn commit(
+        &mut self,
+        db: &LoggedStore,
+        tx: MiniTx<'_, PageMut<'_>>,
+        changes: Changes,
+        freed: &[PageId],
+    ) -> Outcome {
+        if changes.is_empty() && freed.is_empty() {
+            return Ok(());
+        }
+        match self.rng.random_range(0..10) {
+            0..2 => {
+                let lsn = tx.commit().map_err(|error| causes(&error))?;
+                self.model().recorded(lsn.0, &changes, freed);
+                Ok(())
+            }
+            2..5 => {
+                let lsn = tx.commit().map_err(|error| causes(&error))?;
+                self.model().recorded(lsn.0, &changes, freed);
+                match db.wal().flush(lsn).await {
+                    Ok(()) => self.model().acknowledged(lsn.0),
+                    Err(error) => return self.judge("flush", &error),
+                }
+                Ok(())
+            }
+            _ => self.commit_by_call(db, tx, &changes, freed).await,
+        }
+    }
+
+    async fn commit_by_call(
+        &mut self,
+        db: &LoggedStore,
+        tx: MiniTx<'_, PageMut<'_>>,
+        changes: &Changes,
+        freed: &[PageId],
+    ) -> Outcome {
+        let before = db.wal().end().0;
+        let call = self.model().call(before, changes, freed);
+        let polls = self.polls(0.1);
+        let mut committing = pin!(db.commit(tx));
+        // The first poll appends the record: no other one can come between.
+        let first = up_to(1, committing.as_mut()).await;
+        self.model().resolve(db.wal().end().0);
+        let refused = self.model().refused(call);
+        let done = match first {
+            Some(done) => Some(done),
+            None => up_to(polls, committing).await,
+        };
+        match done {
+            Some(Ok(lsn)) if refused => Err(format!("a record was committed at {lsn}, but not appended")),
+            Some(Ok(lsn)) => {
+                self.model().acknowledged(lsn.0);
+                Ok(())
+            }
+            // Refused beforehand: the pages are as they were, which the next look at them checks.
+            Some(Err(WalError::TooLong { .. })) if refused => Ok(()),
+            Some(Err(error)) => self.judge("commit", &error),
+            None => Ok(()),
+        }
+    }
+
+    /// The number of polls after which a call is dropped, with this probability; otherwise none is.
+    fn polls(&mut self, probability: f64) -> u32 {
+        let dropped = self.plan.has("drop-future") && self.rng.random_bool(probability);
+        if dropped { self.rng.random_range(1..12) } else { u32::MAX }
+    }
+
+    async fn begin<'a>(&self, db: &'a LoggedStore) -> Result<Option<MiniTx<'a, PageMut<'a>>>, String> {
+        match db.begin().await {
+            Ok(tx) => Ok(Some(tx)),
+            // An engine that does not apply its commits keeps the log.
+            Err(WalError::Full { .. }) if self.model().unapplied().is_some() => {
+                loop {
+                    let open = self.model().unapplied();
+                    let Some(commit) = open else { break };
+                    let lsn = db.wal().append_applied(Lsn(commit));
+                    self.model().applied(commit, lsn.0);
+                }
+                Ok(None)
+            }
+            Err(error) => self.judge("begin", &error).map(|()| None),
+        }
+    }
+
+    /// Changes some pages by one record.
+    async fn change(&mut self) -> Outcome {
+        let Some(space) = self.enter() else { return Ok(()) };
+        let db = Arc::clone(&self.db);
+        let done = self.change_in(&db, space).await;
+        self.model().leave(space);
+        done
+    }
+
+    async fn change_in(&mut self, db: &LoggedStore, space: SpaceId) -> Outcome {
+        let pages = self.some(space, 4);
+        let Some(mut tx) = self.begin(db).await? else { return Ok(()) };
+        let mut count = 0;
+        for page in pages {
+            if let Some(guard) = self.latched(db, page).await? {
+                tx.add(guard);
+                count += 1;
+            }
+        }
+        (0..count).for_each(|at| self.alter(&mut tx, at));
+        if count > 1 && self.rng.random_bool(0.2) {
+            tx.copy(0, 100, 1, 200, 64);
+        }
+        let changes = Self::changes(&tx, count);
+        self.commit(db, tx, changes, &[]).await
+    }
+
+    /// Adds a page.
+    async fn insert(&mut self) -> Outcome {
+        if self.model().pages_in_use() >= self.plan.pages as usize {
+            return self.change().await;
+        }
+        let Some(space) = self.enter() else { return Ok(()) };
+        let db = Arc::clone(&self.db);
+        let done = self.insert_in(&db, space).await;
+        self.model().leave(space);
+        done
+    }
+
+    async fn insert_in(&mut self, db: &LoggedStore, space: SpaceId) -> Outcome {
+        let Some(mut tx) = self.begin(db).await? else { return Ok(()) };
+        let Some(guard) = self.allocated(db, space).await? else { return Ok(()) };
+        tx.add(guard);
+        self.alter(&mut tx, 0);
+        let changes = Self::changes(&tx, 1);
+        self.commit(db, tx, changes, &[]).await
+    }
+
+    /// A new page, which must not be in use.
+    async fn allocated<'a>(
+        &self,
+        db: &'a LoggedStore,
+        space: SpaceId,
+    ) -> Result<Option<PageMut<'a>>, String> {
+        let guard = match db.allocate(space).await {
+            Ok(guard) => guard,
+            Err(error) => return self.judge("allocate", &error).map(|()| None),
+        };
+        let page = guard.id();
+        if self.model().is_in_use(page) {
+            return Err(format!("page {page} was handed out twice"));
+        }
+        if guard.iter().any(|byte| *byte != 0) {
+            return Err(format!("page {page} was handed out with contents"));
+        }
+        self.model().handed(page, guard.len());
+        Ok(Some(guard))
+    }
+
+    /// Frees a page by the record of a change to another one.
+    async fn remove(&mut self) -> Outcome {
+        let Some(space) = self.enter() else { return Ok(()) };
+        let db = Arc::clone(&self.db);
+        let done = self.remove_in(&db, space).await;
+        self.model().leave(space);
+        done
+    }
+
+    async fn remove_in(&mut self, db: &LoggedStore, space: SpaceId) -> Outcome {
+        let pages = self.some(space, 3);
+        let Some(mut tx) = self.begin(db).await? else { return Ok(()) };
+        let mut guards = Vec::new();
+        for page in pages {
+            guards.extend(self.latched(db, page).await?);
+        }
+        let Some(victim) = guards.pop() else { return Ok(()) };
+        let page = victim.id();
+        let count = guards.len();
+        for guard in guards {
+            tx.add(guard);
+        }
+        (0..count).for_each(|at| self.alter(&mut tx, at));
+        let changes = Self::changes(&tx, count);
+        tx.free(page);
+        if self.rng.random_bool(0.5) {
+            tx.add(victim);
+            return self.commit(db, tx, changes, &[page]).await;
+        }
+        // Under its guard until the record is there.
+        let lsn = tx.commit().map_err(|error| causes(&error))?;
+        self.model().recorded(lsn.0, &changes, &[page]);
+        drop(victim);
+        match db.wal().flush(lsn).await {
+            Ok(()) => self.model().acknowledged(lsn.0),
+            Err(error) => return self.judge("flush", &error),
+        }
+        Ok(())
+    }
+
+    async fn read(&mut self) -> Outcome {
+        let Some(space) = self.enter() else { return Ok(()) };
+        let db = Arc::clone(&self.db);
+        let mut done = Ok(());
+        for page in self.some(space, 3) {
+            done = match db.get(page).await {
+                Ok(guard) => {
+                    let current = self.model().current(page);
+                    match current {
+                        Some(bytes) if bytes[..] != guard[..] => Err(self.wrong(page, &guard, &bytes)),
+                        _ => Ok(()),
+                    }
+                }
+                Err(Error::NoSuchPage { .. }) if self.model().current(page).is_none() => Ok(()),
+                Err(error) => self.judge(&format!("get {page}"), &error),
+            };
+            if done.is_err() {
+                break;
+            }
+        }
+        self.model().leave(space);
+        done
+    }
+
+    async fn read_many(&mut self) -> Outcome {
+        let Some(space) = self.enter() else { return Ok(()) };
+        let mut pages = self.some(space, 6);
+        if self.rng.random_bool(0.5) {
+            pages.reverse();
+        }
+        let db = Arc::clone(&self.db);
+        let done = match db.get_many(&pages).await {
+            Ok(_) | Err(Error::NoSuchPage { .. }) => Ok(()),
+            Err(error) => self.judge("get_many", &error),
+        };
+        self.model().leave(space);
+        done
+    }
+
+    async fn checkpoint(&mut self) -> Outcome {
+        let db = Arc::clone(&self.db);
+        let (end, oldest) = (db.wal().durable().0, db.wal().oldest());
+        let polls = self.polls(0.25);
+        match up_to(polls, db.checkpoint()).await {
+            Some(Ok(())) => {
+                // One that removes a segment tells the pages how far the log goes.
+                if db.wal().oldest() > oldest {
+                    self.model().know(end);
+                }
+                Ok(())
+            }
+            Some(Err(error)) => self.judge("checkpoint", &error),
+            None => Ok(()),
+        }
+    }
+
+    async fn free_pending(&mut self) -> Outcome {
+        let db = Arc::clone(&self.db);
+        let polls = self.polls(0.25);
+        match up_to(polls, db.wal().free_pending(db.store())).await {
+            Some(Err(error)) => self.judge("free_pending", &error),
+            _ => Ok(()),
+        }
+    }
+
+    async fn sync(&mut self) -> Outcome {
+        let unsynced = self.model().unsynced();
+        let db = Arc::clone(&self.db);
+        let polls = self.polls(0.15);
+        match up_to(polls, db.sync()).await {
+            Some(Ok(())) => self.model().synced(&unsynced),
+            Some(Err(error)) => return self.judge("sync", &error),
+            None => {}
+        }
+        Ok(())
+    }
+
+    async fn flush_to(&mut self) -> Outcome {
+        let db = Arc::clone(&self.db);
+        let to = Lsn(self.rng.random_range(0..=db.wal().end().0));
+        match db.flush_to(to).await {
+            Ok(()) => Ok(()),
+            Err(error) => self.judge("flush_to", &error),
+        }
+    }
+
+    async fn create_space(&mut self) -> Outcome {
+        if self.model().live().len() > 3 {
+            return Ok(());
+        }
+        let db = Arc::clone(&self.db);
+        match create_space(&db, &self.watch.model).await {
+            Ok(_) => Ok(()),
+            Err(error) => self.judge("create", &error),
+        }
+    }
+
+    /// Drops a space, perhaps half-way. Then it looks whether the space is there: if so, it uses it.
+    async fn drop_space(&mut self) -> Outcome {
+        let live = self.model().live();
+        if live.len() < 2 {
+            return Ok(());
+        }
+        let space = live[self.rng.random_range(0..live.len())];
+        if !self.model().begin_drop(space) {
+            return Ok(());
+        }
+        let db = Arc::clone(&self.db);
+        let polls = self.polls(0.5);
+        let done = up_to(polls, db.drop_space(space)).await;
+        match done {
+            Some(Ok(())) => {
+                self.model().space_is(space, SpaceState::Gone);
+                return Ok(());
+            }
+            Some(Err(error)) => return self.judge("drop_space", &error),
+            None => {}
+        }
+        tokio::time::sleep(LEAVES).await;
+        let there = db.spaces().list().iter().any(|info| info.id == space);
+        let state = if there { SpaceState::Live } else { SpaceState::Gone };
+        self.model().space_is(space, state);
+        Ok(())
+    }
+
+    /// Adds pages without a record, as a bulk load does, and syncs them.
+    async fn load(&mut self) -> Outcome {
+        if self.model().pages_in_use() >= self.plan.pages as usize {
+            return Ok(());
+        }
+        let Some(space) = self.enter() else { return Ok(()) };
+        let db = Arc::clone(&self.db);
+        let done = self.load_in(&db, space).await;
+        self.model().leave(space);
+        done?;
+        self.sync().await
+    }
+
+    async fn load_in(&mut self, db: &LoggedStore, space: SpaceId) -> Outcome {
+        for _ in 0..self.rng.random_range(1..=4) {
+            let Some(guard) = self.allocated(db, space).await? else { return Ok(()) };
+            let mut tx = MiniTx::on(None, guard);
+            self.alter(&mut tx, 0);
+            let changes = Self::changes(&tx, 1);
+            self.model().unlogged(&changes);
+            tx.commit().map_err(|error| causes(&error))?;
+        }
+        Ok(())
+    }
+
+    /// Begins a transaction of several steps, or records that one was applied.
+    async fn steps(&mut self) -> Outcome {
+        let db = Arc::clone(&self.db);
+        let open = self.model().unapplied();
+        let lsn = match open.filter(|_| self.rng.random_bool(0.6)) {
+            Some(commit) => {
+                let lsn = db.wal().append_applied(Lsn(commit));
+                self.model().applied(commit, lsn.0);
+                lsn
+            }
+            None => {
+                let operations = vec![7; self.rng.random_range(0..300)];
+                let lsn = db.wal().append_commit(&operations).map_err(|error| causes(&error))?;
+                self.model().began_steps(lsn.0);
+                lsn
+            }
+        };
+        match db.wal().flush(lsn).await {
+            Ok(()) => self.model().acknowledged(lsn.0),
+            Err(error) => return self.judge("flush", &error),
+        }
+        Ok(())
+    }
+
+    /// Commits a record that may be longer than the log takes: it is refused beforehand, or lasts.
+    async fn long_record(&mut self) -> Outcome {
+        let Some(space) = self.enter() else { return Ok(()) };
+        let db = Arc::clone(&self.db);
+        let done = self.long_record_in(&db, space).await;
+        self.model().leave(space);
+        done
+    }
+
+    async fn long_record_in(&mut self, db: &LoggedStore, space: SpaceId) -> Outcome {
+        let pages = self.some(space, 1);
+        let Some(mut tx) = self.begin(db).await? else { return Ok(()) };
+        let Some(page) = pages.first() else { return Ok(()) };
+        let Some(guard) = self.latched(db, *page).await? else { return Ok(()) };
+        tx.add(guard);
+        let capacity = db.wal().capacity_bytes() as usize;
+        let wanted = [capacity / 5, capacity / 2, capacity * 5 / 4][self.rng.random_range(0..3)];
+        let times = wanted / tx.payload(0).len();
+        for _ in 0..times {
+            let mut bytes = vec![0; tx.payload(0).len()];
+            fill(&mut bytes, *page, self.rng.random());
+            tx.write(0, 0, &bytes);
+        }
+        let changes = Self::changes(&tx, 1);
+        self.commit_by_call(db, tx, &changes, &[]).await
+    }
+
+    /// Lets operations of the log's device fail for a while. Then everything works again.
+    async fn log_fails(&mut self) -> Outcome {
+        if self.watch.is_troubled() {
+            return Ok(());
+        }
+        self.watch.trouble();
+        let effect = [FaultEffect::Eio, FaultEffect::NoSpace][self.rng.random_range(0..2)];
+        let op = [IoOp::Write, IoOp::Write, IoOp::Flush][self.rng.random_range(0..3)];
+        let log = Arc::clone(&self.watch.log);
+        let from = log.ops() + self.rng.random_range(1..6);
+        log.inject(Fault::new(effect).on(op).from_op(from).times(self.rng.random_range(1..4)));
+        for _ in 0..self.rng.random_range(1..8) {
+            self.change().await?;
+        }
+        self.watch.clear_faults();
+        Ok(())
+    }
+
+    /// A flush of the SSD fails; the SSD is taken back into use.
+    async fn readmit(&mut self) -> Outcome {
+        if self.plan.slots == 0 {
+            return Ok(());
+        }
+        self.watch.trouble();
+        self.watch.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
+        let db = Arc::clone(&self.db);
+        for _ in 0..self.rng.random_range(1..4) {
+            self.change().await?;
+        }
+        let _ = db.sync().await;
+        self.watch.clear_faults();
+        let _ = db.ssd().readmit().await;
+        // What no record covers may be lost now, and the engine is told.
+        self.read().await
+    }
+
+    async fn back_up(&mut self) -> Outcome {
+        let Some(shelf) = self.shelf.clone().filter(|_| !self.watch.is_troubled()) else { return Ok(()) };
+        let before = self.model().clone();
+        let db = Arc::clone(&self.db);
+        let full = self.rng.random_bool(0.3);
+        let polls = self.polls(0.1);
+        let done = up_to(polls, db.backup(&shelf.chain(), BackupOptions::new().full(full))).await;
+        match done {
+            Some(Ok(made)) => {
+                let mut model = self.model();
+                model.resolve(db.wal().end().0);
+                shelf.taken.lock().push(Taken { number: made.number, before, after: model.clone() });
+                Ok(())
+            }
+            // Another one is under way, or devices fail.
+            Some(Err(LoggedBackupError::Pages(BackupError::Busy { .. }))) => Ok(()),
+            Some(Err(error)) => self.judge("backup", &error),
+            None => Ok(()),
+        }
+    }
+
+    async fn pause(&mut self) -> Outcome {
+        let us = [100, 5_000, 400_000][self.rng.random_range(0..3)];
+        tokio::time::sleep(Duration::from_micros(self.rng.random_range(1..us))).await;
+        Ok(())
+    }
+
+    /// Reads every page once nothing fails any more.
+    pub(super) async fn look_at_all(&self) -> Outcome {
+        let usable = self.model().usable();
+        for page in usable {
+            let found = match look(&self.db, page).await {
+                Ok(found) => found,
+                Err(_) if self.watch.is_troubled() => continue,
+                Err(error) => return Err(error),
+            };
+            self.model().judge(page, &found, u64::MAX, false).map_err(|e| format!("running: {e}"))?;
+        }
+        Ok(())
+    }
+}

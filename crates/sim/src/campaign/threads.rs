@@ -1,0 +1,201 @@
+//! A store with a log on several threads, in real time: readers and writers of single pages and of many, with
+//! borrowed and owned guards, calls dropped half-way, commits, checkpoints. A page's version is noted under its
+//! exclusive latch, so that whoever has a latch on the page must find exactly that version. A wait that does
+//! not end is a violation.
+
+use super::content::{fill, version_in};
+use super::log::open_shared;
+use super::plan::Plan;
+use super::polls::up_to;
+use super::violation::{Violation, judged};
+use super::{Hazard, Totals};
+use pagetier::{Error, PageId, SpaceId};
+use pagetier_wal::{LoggedStore, MiniTx};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Pages of the store: more than fit into memory.
+const PAGES: usize = 120;
+
+/// The operations of a task.
+const OPS: u32 = 1500;
+
+/// How long an operation may take: far longer than any does, on a machine however busy.
+const ENDS: Duration = Duration::from_secs(120);
+
+/// Runs the scenario of a seed with two to four threads and more tasks.
+///
+/// # Errors
+/// The first [`Violation`].
+pub fn run_threads(seed: u64, totals: &mut Totals) -> Result<(), Violation> {
+    totals.seeds += 1;
+    let plan = Plan { frames: 90, pages: 0, ..Plan::directed(seed, Hazard::Log) };
+    judged(&plan, "on several threads".to_owned(), totals, |_, totals| {
+        let mut rng = SmallRng::seed_from_u64(seed ^ 0x7472);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(rng.random_range(2..=4))
+            .enable_time()
+            .build()
+            .map_err(|error| error.to_string())?;
+        totals.lives += 2;
+        let checked = runtime.block_on(run(&plan, rng))?;
+        totals.pages_checked += checked;
+        Ok(())
+    })
+}
+
+/// What the tasks share.
+struct Shared {
+    db: LoggedStore,
+    space: SpaceId,
+    /// The version of each page, which changes under its exclusive latch alone.
+    versions: Vec<AtomicU32>,
+    last: AtomicU32,
+    checked: AtomicU64,
+}
+
+async fn run(plan: &Plan, mut rng: SmallRng) -> Result<u64, String> {
+    let media = super::log::SharedMedia::blank(plan);
+    let db = open_shared(plan, &media).await?;
+    let space = db.spaces().create("t").await.map_err(|error| error.to_string())?;
+    let versions = (0..PAGES).map(|_| AtomicU32::new(0)).collect();
+    let shared =
+        Arc::new(Shared { db, space, versions, last: AtomicU32::new(0), checked: AtomicU64::new(0) });
+    for no in 0..PAGES as u32 {
+        let page = PageId::new(space, no);
+        let guard = shared.db.get_or_create(page).await.map_err(|error| error.to_string())?;
+        shared.commit(vec![guard]).await?;
+    }
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..rng.random_range(4..=12) {
+        let (shared, rng) = (Arc::clone(&shared), SmallRng::seed_from_u64(rng.random()));
+        tasks.spawn(async move { shared.work(rng).await });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.map_err(|error| format!("a task panicked: {error}"))??;
+    }
+    shared.db.validate()?;
+    let shared = Arc::try_unwrap(shared).map_err(|_| "a task still holds the store".to_owned())?;
+    let Shared { db, versions, checked, .. } = shared;
+    if rng.random_bool(0.5) {
+        ends("close", db.close()).await?.map_err(|error| format!("close: {error}"))?;
+    } else {
+        let left = db.store().wait_closed();
+        drop(db);
+        ends("the store's leaving", left).await?;
+    }
+    let db = open_shared(plan, &media).await?;
+    for (no, version) in versions.iter().enumerate() {
+        let page = PageId::new(space, no as u32);
+        let guard = db.get(page).await.map_err(|error| error.to_string())?;
+        let (found, noted) = (version_in(&guard, page)?, version.load(Ordering::Relaxed));
+        if found != noted {
+            return Err(format!("reopened: page {page} reads as version {found}, committed is {noted}"));
+        }
+    }
+    Ok(checked.into_inner() + PAGES as u64)
+}
+
+/// Waits for a call, which must end.
+async fn ends<T>(what: &str, call: impl Future<Output = T>) -> Result<T, String> {
+    tokio::time::timeout(ENDS, call).await.map_err(|_| format!("{what} does not end"))
+}
+
+impl Shared {
+    async fn work(&self, mut rng: SmallRng) -> Result<(), String> {
+        for _ in 0..OPS {
+            let what = rng.random_range(0..100);
+            let one = PageId::new(self.space, rng.random_range(0..PAGES as u32));
+            match what {
+                0..30 => {
+                    let guard = ends("get", self.db.get(one)).await?;
+                    self.check(one, &guard.map_err(|error| error.to_string())?)?;
+                }
+                30..40 => {
+                    let guard = ends("get_owned", self.db.store().get_owned(one)).await?;
+                    self.check(one, &guard.map_err(|error| error.to_string())?)?;
+                }
+                40..60 => self.read_many(&mut rng).await?,
+                60..64 => {
+                    if let Some(guard) = self.db.try_get(one) {
+                        self.check(one, &guard)?;
+                    }
+                }
+                64..74 => {
+                    let polls = rng.random_range(1..6);
+                    let guard = ends("a dropped get_mut", up_to(polls, self.db.get_mut(one))).await?;
+                    if let Some(guard) = guard {
+                        self.check(one, &guard.map_err(|error| error.to_string())?)?;
+                    }
+                }
+                74..98 => self.change(&mut rng).await?,
+                98 => {
+                    let done = ends("checkpoint", self.db.checkpoint()).await?;
+                    done.map_err(|error| error.to_string())?;
+                }
+                _ => {
+                    ends("sync", self.db.sync()).await?.map_err(|error| error.to_string())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads some pages at once, in any order, perhaps one twice.
+    async fn read_many(&self, rng: &mut SmallRng) -> Result<(), String> {
+        let count = rng.random_range(2..=6);
+        let some = |_| PageId::new(self.space, rng.random_range(0..PAGES as u32));
+        let pages: Vec<PageId> = (0..count).map(some).collect();
+        match ends("get_many", self.db.get_many(&pages)).await? {
+            Ok(guards) => guards.iter().zip(&pages).try_for_each(|(guard, page)| self.check(*page, guard)),
+            // More pages than frames that are not pinned.
+            Err(Error::Pool(_)) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Changes one to three pages by a record.
+    async fn change(&self, rng: &mut SmallRng) -> Result<(), String> {
+        let mut nos: Vec<u32> =
+            (0..rng.random_range(1..=3)).map(|_| rng.random_range(0..PAGES as u32)).collect();
+        nos.sort_unstable();
+        nos.dedup();
+        ends("admit", self.db.admit(ENDS)).await?.map_err(|error| error.to_string())?;
+        let mut guards = Vec::new();
+        for no in nos {
+            let guard = ends("get_mut", self.db.get_mut(PageId::new(self.space, no))).await?;
+            guards.push(guard.map_err(|error| error.to_string())?);
+        }
+        self.commit(guards).await
+    }
+
+    async fn commit(&self, guards: Vec<pagetier::PageMut<'_>>) -> Result<(), String> {
+        let version = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut change = MiniTx::new(Some(self.db.wal()));
+        for guard in guards {
+            self.check(guard.id(), &guard)?;
+            let at = change.add(guard);
+            let page = change.id(at);
+            let mut bytes = vec![0; change.payload(at).len()];
+            fill(&mut bytes, page, version);
+            change.write(at, 0, &bytes);
+            self.versions[page.no as usize].store(version, Ordering::Release);
+        }
+        ends("commit", self.db.commit(change)).await?.map(drop).map_err(|error| error.to_string())
+    }
+
+    /// Compares a page under a latch with its version.
+    fn check(&self, page: PageId, bytes: &[u8]) -> Result<(), String> {
+        self.checked.fetch_add(1, Ordering::Relaxed);
+        let (found, noted) =
+            (version_in(bytes, page)?, self.versions[page.no as usize].load(Ordering::Acquire));
+        if found == noted {
+            Ok(())
+        } else {
+            Err(format!("page {page} reads as {found}, committed is {noted}"))
+        }
+    }
+}
