@@ -5,7 +5,11 @@ use crate::log::{PAUSE_HELD, Shared, Wal};
 use crate::options::Keep;
 use pagetier::{DrainOptions, DrainReport, Loss, Lsn, PageStore};
 use parking_lot::Mutex;
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::{Arc, Weak};
+use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -32,6 +36,7 @@ pub async fn checkpoint(store: &Arc<PageStore>, wal: &Wal) -> Result<(), Checkpo
 
 /// As [`checkpoint`], for a caller that has its lock.
 pub(crate) async fn step(store: &Arc<PageStore>, wal: &Wal) -> Result<(), CheckpointError> {
+    wal.note_segment().await;
     // Otherwise pages with changes that wait for room could not be written, and would hold the whole log.
     let mut reserved = if wal.is_failing() { wal.flush_or_reserve(wal.end()).await } else { Ok(()) };
     if reserved.is_err() && wal.is_tight() {
@@ -112,11 +117,15 @@ async fn truncate(store: &PageStore, wal: &Wal, force: bool) -> Result<(), Check
 }
 
 /// The task that keeps a log short. Dropping this ends it.
-#[derive(Debug)]
 pub(crate) struct Checkpoints {
     pub(crate) task: JoinHandle<()>,
+    /// The task's work. Held here too: an aborted task drops its work only when it is scheduled, and would
+    /// keep the store from the next opener until then.
+    work: Arc<Mutex<Option<Work>>>,
     failure: Failure,
 }
+
+type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The error of the last checkpoint, if it failed.
 type Failure = Arc<Mutex<Option<Arc<CheckpointError>>>>;
@@ -124,6 +133,14 @@ type Failure = Arc<Mutex<Option<Arc<CheckpointError>>>>;
 impl Drop for Checkpoints {
     fn drop(&mut self) {
         self.task.abort();
+        let ended = self.work.lock().take();
+        drop(ended);
+    }
+}
+
+impl fmt::Debug for Checkpoints {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Checkpoints").field("failure", &self.failure).finish_non_exhaustive()
     }
 }
 
@@ -131,17 +148,17 @@ impl Checkpoints {
     pub(crate) fn start(store: &Arc<PageStore>, wal: &Wal) -> Self {
         let failure = Failure::default();
         let of = (Arc::downgrade(store), Arc::downgrade(&wal.0));
-        Self { task: tokio::spawn(keep_short(of, wal.growth(), Arc::clone(&failure))), failure }
+        let work: Work = Box::pin(keep_short(of, wal.growth(), Arc::clone(&failure)));
+        let work = Arc::new(Mutex::new(Some(work)));
+        let polled = Arc::clone(&work);
+        let task = tokio::spawn(poll_fn(move |cx| {
+            polled.lock().as_mut().map_or(Poll::Ready(()), |work| work.as_mut().poll(cx))
+        }));
+        Self { task, work, failure }
     }
 
     pub(crate) fn failure(&self) -> Option<Arc<CheckpointError>> {
         self.failure.lock().clone()
-    }
-
-    /// Ends the task, and waits until it has dropped store and log.
-    pub(crate) async fn end(mut self) {
-        self.task.abort();
-        let _ = (&mut self.task).await;
     }
 }
 

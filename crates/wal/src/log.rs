@@ -566,28 +566,21 @@ impl Wal {
             return Ok(());
         }
         self.write(lsn, or_reserve).await?;
-        self.note_segment();
         // A page with such an LSN was written when the log reached it.
         let log = self.durable();
         if log < lsn { Err(WalError::Behind { page: lsn, log }) } else { Ok(()) }
     }
 
     /// After a new segment the store records that the log reaches it: should the segment be missing at the
-    /// next opening, the store knows (I45). No commit waits for that: the manifest may be held by a call
-    /// whose caller does not poll it.
-    fn note_segment(&self) {
-        if !self.0.unmarked.swap(false, Ordering::AcqRel) || !self.0.is_owned() {
-            return;
-        }
-        if let Some(store) = self.0.store.lock().upgrade() {
-            let mark = self.mark();
-            tokio::spawn(async move {
-                // The store knows less of its log than it could until the next segment; no change is lost.
-                if let Err(error) = store.record_log(mark).await {
-                    let error = pagetier::errors::Causes(&error);
-                    tracing::debug!(%error, "the store cannot record how far its log reaches");
-                }
-            });
+    /// next opening, the store knows (I45). Checkpoints do so, and no commit waits for it: the manifest may
+    /// be held by the very write that makes its page's record durable.
+    pub(crate) async fn note_segment(&self) {
+        if self.0.unmarked.swap(false, Ordering::AcqRel)
+            && let Err(error) = self.record(Lsn(0)).await
+        {
+            // The store knows less of its log than it could until the next segment; no change is lost.
+            let error = pagetier::errors::Causes(&error);
+            tracing::debug!(%error, "the store cannot record how far its log reaches");
         }
     }
 
@@ -629,7 +622,7 @@ impl Wal {
         if owner.is_here() { Ok(()) } else { Err(WalError::Forked { opened_by: owner.pid() }) }
     }
 
-    /// Waits until the log has grown by another fraction of its capacity.
+    /// Waits until the log has grown by another fraction of its capacity, or by a segment.
     pub async fn grown(&self) {
         self.0.grown.notified().await;
     }
@@ -926,8 +919,9 @@ impl Shared {
             // Also if the reserve took it, which a checkpoint sets aside anew.
             self.tight.fetch_or(segments.was_full(), Ordering::AcqRel);
             self.note_room(segments);
-            self.unmarked.fetch_or(written?, Ordering::AcqRel);
-            if segments.was_full() {
+            let is_new = written?;
+            self.unmarked.fetch_or(is_new, Ordering::AcqRel);
+            if is_new || segments.was_full() {
                 self.grown.notify_one();
             }
             *reached = start + chunk as u64;

@@ -231,11 +231,14 @@ async fn a_backup_holds_the_log_from_its_beginning() {
     let (from, chain) = (db.wal().oldest(), dir.path().join("chain"));
     let report = {
         let mut backup = pin!(db.backup(&chain, BackupOptions::new()));
+        // The changes of one round alone: the log cannot be shortened for more meanwhile.
+        let mut values = 0..40;
         loop {
             if let Poll::Ready(done) = poll_fn(|cx| Poll::Ready(backup.as_mut().poll(cx))).await {
+                assert!(values.is_empty(), "it waits for its tasks at first");
                 break done.unwrap();
             }
-            for value in 0..40 {
+            for value in values.by_ref() {
                 put(&db, value).await;
                 // A record of some length, so that segments end.
                 let filler = db.wal().append_commit(&[0; 6_000]).unwrap();
@@ -379,4 +382,24 @@ async fn the_blocking_form_opens_changes_frees_backs_up_restores_and_closes() {
     assert_eq!(value(&db), 7);
     db.drop_space(space).unwrap();
     db.close().unwrap();
+}
+
+/// The background checkpoint that is running holds the store, but no longer than the store's owner.
+#[tokio::test]
+async fn a_store_that_is_dropped_during_a_checkpoint_is_free_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    for turns in 0..60 {
+        let db = open(dir.path()).await.unwrap();
+        put(&db, turns).await;
+        let filler = db.wal().append_commit(&[0; 60_000]).unwrap();
+        db.wal().append_applied(filler);
+        db.wal().flush(db.wal().end()).await.unwrap();
+        for _ in 0..turns {
+            tokio::task::yield_now().await;
+        }
+        let store = Arc::downgrade(db.store());
+        drop(db);
+        assert_eq!(store.strong_count(), 0, "after {turns} turns");
+    }
+    open(dir.path()).await.unwrap().close().await.unwrap();
 }

@@ -21,16 +21,22 @@ impl Inline {
     }
 
     fn wrote(&mut self, start: u64, segment: bool, bytes: &[u8], done: io::Result<()>) -> io::Result<()> {
+        let records = bytes.len() - prefix_bytes(bytes);
         let mut model = self.watch.model.lock();
         model.batches.insert(start);
         if segment {
             model.segment(start);
         }
         if done.is_ok() {
-            self.at = start + bytes.len() as u64;
+            self.at = start + records as u64;
         }
         done
     }
+}
+
+/// The bytes that precede the records of a segment, which positions do not count.
+pub(super) fn prefix_bytes(segment: &[u8]) -> usize {
+    if segment.starts_with(b"PTGEN") { 28 } else { 0 }
 }
 
 impl Media for Inline {
@@ -55,10 +61,15 @@ impl Media for Inline {
         self.wrote(start, true, bytes, done)
     }
 
+    fn begin(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
+        let done = self.media.begin(start, bytes);
+        self.wrote(start, true, bytes, done)
+    }
+
     fn resume(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
         let done = self.media.resume(start, bytes);
         if done.is_ok() {
-            self.at = start + bytes.len() as u64;
+            self.at = start + (bytes.len() - prefix_bytes(bytes)) as u64;
         }
         done
     }

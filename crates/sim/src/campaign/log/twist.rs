@@ -2,6 +2,7 @@
 //! opens with everything that was acknowledged, or it is refused and nothing has changed: with the right
 //! parts back, everything is there.
 
+use super::media::prefix_bytes;
 use super::open::{self, LEAVES, Parts, SLOT_BYTES, SLOTS_AT, Terms, check};
 use super::watch::{Media, Moment, Watch};
 use crate::campaign::moment::Outcome;
@@ -265,8 +266,8 @@ fn is_known_older(old: &Moment, new: &Moment) -> bool {
     !old.recovering && (old.end < new.model.known || reopened)
 }
 
-/// Where the log's segments are: the position at which each begins, and the offset of its slot.
-struct Segments(Vec<(u64, u64)>);
+/// Where the log's segments are: the position at which each begins, and the offset of its slot; and the device.
+struct Segments(Vec<(u64, u64)>, Vec<u8>);
 
 impl Segments {
     fn of(device: &[u8]) -> Self {
@@ -281,12 +282,13 @@ impl Segments {
             at += SLOT_BYTES as usize;
         }
         found.sort_unstable();
-        Self(found)
+        Self(found, device.to_vec())
     }
 
     /// The offset of the byte at `position`.
     fn offset_of(&self, position: u64) -> Option<u64> {
         let (start, slot) = self.0.iter().rev().find(|(start, _)| *start <= position)?;
-        Some(slot + 8192 + (position - start))
+        let records = slot + 8192;
+        Some(records + prefix_bytes(&self.1[records as usize..]) as u64 + (position - start))
     }
 }
