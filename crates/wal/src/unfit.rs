@@ -158,7 +158,8 @@ fn fits_mark(log: &Log<'_>, mark: &LogMark) -> Result<(), UnfitLog> {
     }
     // The segment with the recorded end. If it begins there, it may be one that an opening has begun and that
     // did not complete, which has no record, or that of the ownership after the backup from which the pages
-    // come. It names the ownership that the store had recorded; the segment before it does so, too.
+    // come. It names the ownership that the store had recorded, whose own segment it replaced if that had no
+    // record; or it replaced one that did, and the segment before it is of the recorded ownership.
     let until = log.segments.partition_point(|segment| segment.start <= mark.end.0);
     let (known, later) = log.segments.split_at(until);
     let Some((at_end, before)) = known.split_last() else {
@@ -166,7 +167,8 @@ fn fits_mark(log: &Log<'_>, mark: &LogMark) -> Result<(), UnfitLog> {
     };
     let follows = at_end.start == mark.end.0
         && (at_end.is_empty || mark.restored)
-        && before.last().map_or(at_end.previous, |before| before.generation) == mark.generation;
+        && (at_end.previous == mark.generation
+            || before.last().is_some_and(|before| before.generation == mark.generation));
     let is_of_mark = |segment: &Segment| segment.generation == mark.generation;
     // Records of a later ownership are those of another copy, or of the store when it was newer than this.
     let later = later.iter().find(|segment| !segment.is_empty && !is_of_mark(segment) && !mark.restored);
@@ -208,6 +210,8 @@ mod tests {
             vec![own, segment(500, 9, 8, true)],
             // The last recorded one had no record, and its segment was replaced.
             vec![segment(64, 3, 0, false), segment(500, 7, 3, true)],
+            // And so was that of the opening after it.
+            vec![segment(64, 3, 0, false), segment(500, 8, 7, true)],
             // Whose segment is the only one left.
             vec![segment(500, 9, 7, true)],
         ] {
