@@ -51,6 +51,8 @@ use tokio::task::JoinHandle;
 
 /// The pause after a checkpoint that could not make enough room, as during a backup, which holds the log.
 pub(crate) const PAUSE_HELD: Duration = Duration::from_secs(1);
+/// The pause of what waits for room in a log that is long, and that a checkpoint could not shorten.
+const PAUSE_LONG: Duration = Duration::from_millis(50);
 
 /// The number of pages that the store frees with one write.
 pub(crate) const FREES_AT_ONCE: usize = 128;
@@ -650,10 +652,10 @@ impl Wal {
             }
             self.signal_grown();
             truncated.await;
-            if self.is_scarce() {
+            if full() {
                 // The checkpoint could not make enough room, as during a backup, which holds the log. One
                 // after the other would find the same.
-                tokio::time::sleep(PAUSE_HELD).await;
+                tokio::time::sleep(if self.is_scarce() { PAUSE_HELD } else { PAUSE_LONG }).await;
             }
         }
     }

@@ -279,3 +279,27 @@ async fn a_guard_of_a_freed_page_holds_no_log() {
     }
     db.close().await.unwrap();
 }
+
+/// What keeps the log long goes with other tasks: checkpoints that follow each other until then only work.
+#[tokio::test(start_paused = true)]
+async fn a_change_that_waits_for_room_does_not_keep_checkpoints_busy() {
+    let (disks, media) = (Disks::new(), SimMedia::new(1));
+    let db = disks.open(&media).await;
+    let space = pages(&db, 6).await;
+    let unfinished = db.wal().append_commit(b"applied later").unwrap();
+    while !db.wal().is_long() {
+        put(&db, PageId::new(space, 1), 7).await.unwrap();
+    }
+    let mut polls = 0;
+    let mut admission = Box::pin(db.admit(Duration::from_secs(3)));
+    let refused = poll_fn(|cx| {
+        polls += 1;
+        assert!(polls < 1_000, "each checkpoint wakes it");
+        admission.as_mut().poll(cx)
+    });
+    assert!(matches!(refused.await, Err(crate::WalError::Full { .. })));
+    drop(admission);
+    db.wal().append_applied(unfinished);
+    db.admit(Duration::from_secs(3)).await.unwrap();
+    db.close().await.unwrap();
+}
