@@ -104,6 +104,8 @@ async fn give_up(store: &PageStore, wal: &Wal, target: Lsn) -> Result<(), Checkp
 async fn truncate(store: &PageStore, wal: &Wal, force: bool) -> Result<(), CheckpointError> {
     // Read the end first: a change that is not yet in the store's minimum has a later LSN.
     let end = wal.end();
+    // Where this fails, the log keeps the commits, and can be shortened up to them.
+    let _ = wal.flush_applied().await;
     let pages = store.min_recovery_lsn().unwrap_or(end);
     let needed = end.min(pages).min(wal.oldest_unfinished().unwrap_or(end));
     if force || wal.can_truncate(needed) {
@@ -118,7 +120,7 @@ async fn truncate(store: &PageStore, wal: &Wal, force: bool) -> Result<(), Check
 
 /// The task that keeps a log short. Dropping this ends it.
 pub(crate) struct Checkpoints {
-    pub(crate) task: JoinHandle<()>,
+    task: JoinHandle<()>,
     /// The task's work. Held here too: an aborted task drops its work only when it is scheduled, and would
     /// keep the store from the next opener until then.
     work: Arc<Mutex<Option<Work>>>,
@@ -132,9 +134,7 @@ type Failure = Arc<Mutex<Option<Arc<CheckpointError>>>>;
 
 impl Drop for Checkpoints {
     fn drop(&mut self) {
-        self.task.abort();
-        let ended = self.work.lock().take();
-        drop(ended);
+        self.end();
     }
 }
 
@@ -159,6 +159,12 @@ impl Checkpoints {
 
     pub(crate) fn failure(&self) -> Option<Arc<CheckpointError>> {
         self.failure.lock().clone()
+    }
+
+    pub(crate) fn end(&self) {
+        self.task.abort();
+        let ended = self.work.lock().take();
+        drop(ended);
     }
 }
 

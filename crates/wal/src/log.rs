@@ -39,7 +39,7 @@ use pagetier::log::{GateError, GateFuture, LogMark, LogNeeds, MarkFuture};
 use pagetier::{LogGate, Lsn, PageId, PageStore, SpaceId};
 use pagetier_devio::Owner;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -72,6 +72,9 @@ pub(crate) struct State {
     buf: Vec<u8>,
     end: u64,
     unapplied: BTreeSet<u64>,
+    /// Records that say that a commit was applied, and the commit. It counts as unapplied until they are
+    /// durable: a log without both would not repeat it, though its changes may not be durable either.
+    applied: VecDeque<(u64, u64)>,
     /// The pages that records have freed and the store has not, each after its record's LSN.
     pub(crate) frees: BTreeSet<(u64, PageId)>,
     next_signal: u64,
@@ -193,7 +196,13 @@ impl Drop for Turn {
 impl State {
     /// The oldest record that the log needs whatever the pages hold: of a commit whose operations are not all
     /// applied, or of a free that the store has not made.
-    fn oldest_unfinished(&self) -> Option<u64> {
+    fn oldest_unfinished(&mut self, durable: u64) -> Option<u64> {
+        while let Some((lsn, commit)) = self.applied.front().copied()
+            && lsn <= durable
+        {
+            self.applied.pop_front();
+            self.unapplied.remove(&commit);
+        }
         let (commit, free) = (self.unapplied.first().copied(), self.frees.first().map(|(lsn, _)| *lsn));
         commit.into_iter().chain(free).min()
     }
@@ -292,6 +301,7 @@ impl Wal {
             buf: Vec::new(),
             end,
             unapplied: BTreeSet::new(),
+            applied: VecDeque::new(),
             frees: BTreeSet::new(),
             next_signal,
             holds: BTreeMap::new(),
@@ -523,7 +533,8 @@ impl Wal {
         let lsn = record::put(&mut state.buf, at, Kind::Applied, |body| {
             body.extend_from_slice(&commit.0.to_le_bytes());
         });
-        state.unapplied.remove(&commit.0);
+        state.applied.push_back((lsn, commit.0));
+        state.oldest_unfinished(self.durable().0);
         self.appended(&mut state, lsn)
     }
 
@@ -672,11 +683,18 @@ impl Wal {
         self.0.abandoned.load(Ordering::Acquire)
     }
 
-    /// The oldest commit whose operations are not all applied, or record of a free that the store has not
-    /// made: the log keeps it.
+    /// The oldest commit of which the log does not durably say that all its operations are applied, or record
+    /// of a free that the store has not made: the log keeps it.
     #[must_use]
     pub fn oldest_unfinished(&self) -> Option<Lsn> {
-        self.0.state.lock().oldest_unfinished().map(Lsn)
+        let durable = self.durable().0;
+        self.0.state.lock().oldest_unfinished(durable).map(Lsn)
+    }
+
+    /// Makes durable which commits are applied: the log needs their records no longer.
+    pub(crate) async fn flush_applied(&self) -> Result<(), WalError> {
+        let last = self.0.state.lock().applied.back().map_or(0, |(lsn, _)| *lsn);
+        self.flush_or_reserve(Lsn(last)).await
     }
 
     /// Retains what the log holds at this moment, and returns where that begins. For a backup: begin it

@@ -329,9 +329,9 @@ impl LoggedStore {
         let end = wal.end();
         // Once everything is written, the set of pages that only the SSD has can only shrink.
         let from = if wal.keep() == Keep::ForSsdLoss { store.redo_from(end, Loss::Ssd).await? } else { end };
-        let needed = wal.oldest_unfinished().unwrap_or(end);
         // The log that the next opening finds must end here.
         wal.flush(end).await?;
+        let needed = wal.oldest_unfinished().unwrap_or(end);
         wal.record(needed).await?;
         store.shutdown().await?;
         wal.truncate(needed, from.min(needed)).await?;

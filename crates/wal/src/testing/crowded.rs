@@ -171,7 +171,7 @@ async fn a_log_without_a_place_can_be_closed_and_loses_nothing() {
         let mut world = World::new(n);
         let db = world.filled().await;
         // No checkpoint in the background, and no change waits for one.
-        db.checkpoints.task.abort();
+        db.checkpoints.end();
         let error = world.fill_up(&db, false).await;
         assert_eq!(error.advice(), Advice::FreeSpace, "{error}");
         if closes {
@@ -192,7 +192,7 @@ async fn a_power_cut_while_a_log_makes_room_loses_nothing() {
     for n in (0..).map(|n| n * 7) {
         let mut world = World::new(n);
         let db = world.filled().await;
-        db.checkpoints.task.abort();
+        db.checkpoints.end();
         world.fill_up(&db, false).await;
         world.power.cut_at(world.power.ops() + n + 1);
         let done = db.checkpoint().await;

@@ -128,7 +128,7 @@ impl Engine {
     /// A new store without checkpoints in the background.
     pub(super) async fn open_alone(&self) -> LoggedStore {
         let db = self.open(self.builder()).await.unwrap();
-        db.checkpoints.task.abort();
+        db.checkpoints.end();
         db.spaces().create(SPACE).await.unwrap();
         db
     }

@@ -219,7 +219,7 @@ fn a_blocking_free_waits_for_the_reserve_too() {
     let db = blocking::LoggedStore::on(disks.builder(), wal).unwrap();
     let space = db.block_on(async { pages(&db.logged, 30).await });
     db.block_on(db.store().sync()).unwrap();
-    db.logged.checkpoints.task.abort();
+    db.logged.checkpoints.end();
     media.set_full(true);
     let [one, other] = [(0, 10), (1, 11)].map(|(head, freed)| {
         let mut change = db.begin::<PageMut<'_>>().unwrap();
@@ -302,4 +302,30 @@ async fn a_change_that_waits_for_room_does_not_keep_checkpoints_busy() {
     db.wal().append_applied(unfinished);
     db.admit(Duration::from_secs(3)).await.unwrap();
     db.close().await.unwrap();
+}
+
+/// The log was shortened beyond a commit once its changes were appended: after a power cut it had neither.
+#[tokio::test(start_paused = true)]
+async fn a_commit_is_kept_until_it_is_durable_that_it_was_applied() {
+    let (disks, media) = (Disks::new(), SimMedia::new(1));
+    let open = async |media: SimMedia| {
+        LoggedStore::on(disks.builder(), in_use(Box::new(media), LIMITS).unwrap()).await.unwrap()
+    };
+    let db = open(media.clone()).await;
+    let space = pages(&db, 6).await;
+    let commit = db.wal().append_commit(b"set page 2").unwrap();
+    while db.wal().segment_starts().len() < 4 {
+        put(&db, PageId::new(space, 1), 7).await.unwrap();
+    }
+    db.sync().await.unwrap();
+    let mut applying = db.begin().await.unwrap();
+    let at = applying.add(db.get_mut(PageId::new(space, 2)).await.unwrap());
+    applying.write(at, 0, b"is set");
+    applying.commit().unwrap();
+    db.wal().append_applied(commit);
+    db.checkpoint().await.unwrap();
+    super::full::crash(db).await;
+    let db = open(media.after_power_cut(3)).await;
+    let is_set = db.get(PageId::new(space, 2)).await.unwrap()[..6] == *b"is set";
+    assert!(is_set || db.recovered().commits.contains_key(&commit));
 }

@@ -295,18 +295,20 @@ impl Worker {
     }
 
     async fn begin<'a>(&self, db: &'a LoggedStore) -> Result<Option<MiniTx<'a, PageMut<'a>>>, String> {
-        match db.begin().await {
-            Ok(tx) => Ok(Some(tx)),
-            // An engine that does not apply its commits keeps the log.
-            Err(WalError::Full { .. }) if self.model().unapplied().is_some() => {
-                loop {
-                    let open = self.model().unapplied();
-                    let Some(commit) = open else { break };
-                    let lsn = db.wal().append_applied(Lsn(commit));
-                    self.model().applied(commit, lsn.0);
-                }
-                Ok(None)
+        let mut begun = db.begin().await;
+        // An engine that does not apply its commits keeps the log. A task beside this one may have applied
+        // them at the very moment.
+        if matches!(begun, Err(WalError::Full { .. })) {
+            loop {
+                let open = self.model().unapplied();
+                let Some(commit) = open else { break };
+                let lsn = db.wal().append_applied(Lsn(commit));
+                self.model().applied(commit, lsn.0);
             }
+            begun = db.begin().await;
+        }
+        match begun {
+            Ok(tx) => Ok(Some(tx)),
             Err(error) => self.judge("begin", &error).map(|()| None),
         }
     }
