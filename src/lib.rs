@@ -124,7 +124,7 @@ pub mod operating {}
 
 /// The types of [`LogGate`]'s methods and of [`PageStore::record_log`].
 pub mod log {
-    pub use pagetier_bufpool::{GateError, GateFuture, MarkFuture};
+    pub use pagetier_bufpool::{GateError, GateFuture};
     pub use pagetier_page::{LogMark, LogNeeds};
 }
 

@@ -248,9 +248,8 @@ pub enum OpenError {
         found: u32,
     },
     /// The log gate refused the opening: the log is not the one that the pages need
-    /// ([`LogGate::check`](crate::LogGate::check)), and nothing has changed; or it failed
-    /// ([`LogGate::begin`](crate::LogGate::begin)).
-    #[error("the log does not fit the pages, or failed")]
+    /// ([`LogGate::check`](crate::LogGate::check)). Nothing has changed.
+    #[error("the log does not fit the pages")]
     Log {
         /// The gate's error.
         source: GateError,

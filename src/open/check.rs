@@ -238,6 +238,7 @@ impl Config {
         let Some(gate) = gate else { return Ok(()) };
         let mut needs = LogNeeds::default();
         needs.recorded = manifest.log.map(Into::into);
+        needs.ownership = manifest.epoch + 1;
         needs.is_new = manifest.is_unused();
         needs.named_in_pages = manifest.spaces.iter().any(|space| space.name == LOG_SPACE);
         let known = manifest.loss.clone();

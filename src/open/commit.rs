@@ -25,7 +25,6 @@ use crate::manifest::superblock::HddSuperblock;
 use crate::store::manifest_state::ManifestState;
 use crate::store::unproved::InManifest;
 use crate::tenure::lock::Tenure;
-use pagetier_bufpool::LogGate;
 use pagetier_devio::{DeviceError, IoOp, SharedDevice};
 use pagetier_page::PageSize;
 use pagetier_ssdcache::{OpeningMarks, Superblock, Unproved, format, mark};
@@ -47,7 +46,6 @@ impl Config {
         (hdd, ssd): (&SharedDevice, &SharedDevice),
         prepared: &PreparedSsd,
         page_size: PageSize,
-        gate: Option<&dyn LogGate>,
     ) -> Result<ManifestState, OpenError> {
         let fresh = manifest.is_unused();
         let mut meta = ManifestState::new(Arc::clone(manifests), manifest, Arc::clone(tenure), self.seam);
@@ -102,16 +100,7 @@ impl Config {
         self.note(&mut meta, begin).await?;
         let epoch = meta.manifest.epoch;
         self.seam.mark(self.mark_devices(&mut meta, hdd, ssd)).await?;
-        // The log before the manifest: an ownership that the manifest names is in the log. What the log has
-        // of one that the manifest does not name has no record, and the next opening ignores it (I45).
-        let mark = match gate.filter(|_| !self.read_only) {
-            Some(gate) => gate.begin(epoch).await.map_err(|source| OpenError::Log { source })?,
-            None => None,
-        };
         let opened = |manifest: &mut Manifest| {
-            if let Some(mark) = mark {
-                manifest.log = Some(mark.into());
-            }
             // Last: from now on, a device without this mark is an older copy.
             manifest.opened = epoch;
             manifest.ssd_pages = None;

@@ -109,7 +109,7 @@ impl Builder {
         let params = config.pool_params(page_size, &prepared.layout)?;
         let was_clean = manifest.is_clean();
         let mut meta = config
-            .commit(&manifests, &tenure, manifest, lost, (&hdd, &ssd), &prepared, page_size, gate.as_deref())
+            .commit(&manifests, &tenure, manifest, lost, (&hdd, &ssd), &prepared, page_size)
             .await?;
         let volume = Arc::new(Volume::new(&meta.manifest, page_size));
         let counted = volume.list();

@@ -187,8 +187,8 @@ impl PageStore {
         Ok(from)
     }
 
-    /// Records what the pages need of the embedder's log, durably: its identity, the ownership that
-    /// [`LogGate::begin`](crate::LogGate::begin) began, a position up to which the log is durable, and the
+    /// Records what the pages need of the embedder's log, durably: its identity, the ownership of its next
+    /// records ([`LogNeeds`](crate::log::LogNeeds)), a position up to which the log is durable, and the
     /// one from which redo needs it. The next opening asks [`LogGate::check`](crate::LogGate::check) whether
     /// it has that log. Within an ownership, positions only grow: smaller ones change nothing. For a log
     /// crate; costs a small write of the manifest and a flush. Cancel-safe.

@@ -58,6 +58,6 @@ pub use residents::{Passed, PoolResidency};
 pub use sample_channel::TraceSummary;
 pub use sampler::{SampleSink, Sampler};
 pub use tier::{
-    DirtyPage, Displaced, Fetched, GateError, GateFuture, LogGate, MarkFuture, Tier, TierError, WrittenPage,
+    DirtyPage, Displaced, Fetched, GateError, GateFuture, LogGate, Tier, TierError, WrittenPage,
 };
 pub use waits::holders::Waiter;

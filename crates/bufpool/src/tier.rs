@@ -5,7 +5,7 @@
 
 use pagetier_devio::task::Boxed;
 use pagetier_devio::{DeviceError, IoBuf, IoClass};
-use pagetier_page::{Defect, LogMark, LogNeeds, Lsn, PageId};
+use pagetier_page::{Defect, LogNeeds, Lsn, PageId};
 use pagetier_policy::{Access, Location};
 use std::sync::Arc;
 
@@ -169,10 +169,6 @@ pub type GateError = Arc<dyn std::error::Error + Send + Sync>;
 /// The completion of [`LogGate::make_durable`].
 pub type GateFuture<'a> = std::pin::Pin<Box<dyn Future<Output = Result<(), GateError>> + Send + 'a>>;
 
-/// The completion of [`LogGate::begin`].
-pub type MarkFuture<'a> =
-    std::pin::Pin<Box<dyn Future<Output = Result<Option<LogMark>, GateError>> + Send + 'a>>;
-
 /// The embedder's log: the store writes a page, to any device, only after the log is durable up to the page's
 /// LSN.
 ///
@@ -233,16 +229,5 @@ pub trait LogGate: Send + Sync + 'static {
     fn check(&self, needs: &LogNeeds) -> Result<(), GateError> {
         let _ = needs;
         Ok(())
-    }
-
-    /// Begins the log's part of an ownership of the store, of this number, before anything reads a page. The
-    /// numbers of a store grow from opening to opening. Returns what the store is to record of its log, and
-    /// records it before the opening completes. Not called by an opening for reading only. Default: nothing.
-    ///
-    /// # Errors
-    /// The log failed, and the opening fails with this error.
-    fn begin(&self, ownership: u32) -> MarkFuture<'_> {
-        let _ = ownership;
-        Box::pin(std::future::ready(Ok(None)))
     }
 }

@@ -26,6 +26,8 @@ pub struct LogMark {
 pub struct LogNeeds {
     /// What the store has recorded of its log; `None`: it had none, or an earlier version wrote it.
     pub recorded: Option<LogMark>,
+    /// The number of this ownership of the store. The numbers of a store grow from opening to opening.
+    pub ownership: u32,
     /// No opening of the store has completed: it has no page.
     pub is_new: bool,
     /// The pages name their log themselves, as earlier versions of `pagetier-wal` did.

@@ -35,7 +35,7 @@ use crate::record::{self, Kind};
 use crate::segments::{FIRST_LSN, Segment, Segments};
 use crate::unfit::{self, Fit, UnfitLog};
 use pagetier::device::SharedDevice;
-use pagetier::log::{GateError, GateFuture, LogMark, LogNeeds, MarkFuture};
+use pagetier::log::{GateError, GateFuture, LogMark, LogNeeds};
 use pagetier::{LogGate, Lsn, PageId, PageStore, SpaceId};
 use pagetier_devio::Owner;
 use parking_lot::Mutex;
@@ -43,7 +43,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, OwnedMutexGuard, watch};
@@ -108,8 +108,6 @@ pub(crate) struct Shared {
     store: Mutex<Weak<PageStore>>,
     /// A segment was created since the store recorded what it needs of the log.
     unmarked: AtomicBool,
-    /// The number of the ownership that the store has asked for.
-    asked: AtomicU32,
     /// The store was opened for reading only: nothing may be written.
     reads_only: AtomicBool,
     /// A page has an LSN that this log has not reached: the log is older than the pages.
@@ -311,8 +309,8 @@ impl Wal {
             options,
             state: Mutex::new(state),
             output: Mutex::new(Output { segments, writing: Vec::new(), reached: end }),
-            // Nothing is, before the log is in use.
-            durable: AtomicU64::new(0),
+            // What precedes the oldest segment. What was found need not be, before the log is in use.
+            durable: AtomicU64::new(oldest),
             needed: AtomicU64::new(oldest),
             oldest: AtomicU64::new(oldest),
             end: AtomicU64::new(end),
@@ -325,7 +323,6 @@ impl Wal {
             recorded: Mutex::default(),
             store: Mutex::default(),
             unmarked: AtomicBool::new(false),
-            asked: AtomicU32::new(0),
             reads_only: AtomicBool::new(false),
             behind: OnceLock::new(),
             failing: AtomicBool::new(false),
@@ -387,9 +384,15 @@ impl Wal {
         self.0.mark_at(self.durable().0, self.0.from.load(Ordering::Acquire))
     }
 
-    /// As [`LogGate::begin`], once the pages have named this log.
-    pub(crate) async fn begin_asked(&self) -> Result<Option<LogMark>, WalError> {
-        self.0.run(Shared::begin_asked).await
+    /// Makes durable what the opening found: a page must not be newer than the log.
+    pub(crate) async fn make_found_durable(&self) -> Result<(), WalError> {
+        self.0.run(|log| log.write_out(true)).await
+    }
+
+    /// Begins the store's present ownership in the log: what is appended from now on belongs to it. Returns
+    /// what the store is to record before that.
+    pub(crate) async fn begin(&self) -> Result<Option<LogMark>, WalError> {
+        self.0.run(Shared::begin).await
     }
 
     /// The store records from now on what it needs of the log.
@@ -854,7 +857,7 @@ impl Shared {
                 let mut state = self.state.lock();
                 state.end = first;
                 state.next_signal = first + self.options.capacity_bytes / 32;
-                for position in [&self.needed, &self.oldest, &self.end] {
+                for position in [&self.durable, &self.needed, &self.oldest, &self.end] {
                     position.store(first, Ordering::Release);
                 }
             }
@@ -869,32 +872,19 @@ impl Shared {
         self.generation.load(Ordering::Acquire) > 0
     }
 
-    /// See [`LogGate::begin`]. Blocks.
-    fn begin(&self, ownership: u32) -> Result<Option<LogMark>, WalError> {
-        self.asked.store(ownership, Ordering::Release);
+    /// See [`Wal::begin`]. Blocks.
+    fn begin(&self) -> Result<Option<LogMark>, WalError> {
         let needs = *self.needs.lock();
-        // Of a store that names its log in its pages it is not known yet whether this is the one: see
-        // `recover`.
-        if needs.recorded.is_none() && needs.named_in_pages && !needs.gives_up_log {
-            return Ok(None);
-        }
-        self.begin_asked()
-    }
-
-    /// Begins the ownership that the store has asked for.
-    pub(crate) fn begin_asked(&self) -> Result<Option<LogMark>, WalError> {
-        // What an engine appended before is of no ownership, and may have no successor.
-        if !self.state.lock().buf.is_empty() {
-            self.write_out(true)?;
-        }
         // A log in memory ends with its process, and no store can ask for it later.
-        if self.id == 0 {
+        if self.id == 0 || needs.reads_only {
             return Ok(None);
         }
+        // What an engine appended before is of no ownership, and may have no successor.
+        self.write_out(true)?;
         let mut output = self.output.lock();
         let drawn = RandomState::new().build_hasher().finish() as u32;
-        let generation = u64::from(self.asked.load(Ordering::Acquire)) << 32 | u64::from(drawn);
-        let previous = self.needs.lock().recorded.map_or(0, |mark| mark.generation);
+        let generation = u64::from(needs.ownership) << 32 | u64::from(drawn);
+        let previous = needs.recorded.map_or(0, |mark| mark.generation);
         let end = output.reached;
         let segment_bytes = self.options.segment_bytes();
         let generation = output.segments.begin(end, (generation, previous), segment_bytes)?;
@@ -1014,13 +1004,6 @@ impl LogGate for Gate {
 
     fn check(&self, needs: &LogNeeds) -> Result<(), GateError> {
         self.log()?.check(needs).map_err(|unfit| Arc::new(unfit) as GateError)
-    }
-
-    fn begin(&self, ownership: u32) -> MarkFuture<'_> {
-        Box::pin(async move {
-            let begun = self.log()?.run(move |shared| shared.begin(ownership)).await;
-            begun.map_err(|error| Arc::new(error) as GateError)
-        })
     }
 
     fn make_durable(&self, lsn: Lsn) -> GateFuture<'_> {

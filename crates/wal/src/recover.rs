@@ -65,9 +65,11 @@ impl RecoverError {
 /// Recovers the pages of `store` from `wal`, before anything else uses a page. The store was opened with the
 /// log's gate ([`Wal::gate`]), which has checked that the log is the one that the pages need.
 ///
-/// 1. Redoes the log, and frees the pages whose records say so. If the store cannot free them at present, as
-///    on a full disk, the next checkpoint retries.
-/// 2. Makes the restored pages durable and acknowledges the loss of the SSD, if there was one.
+/// 1. Redoes the log.
+/// 2. Begins this ownership of the store in the log, and lets the store record that.
+/// 3. Frees the pages whose records say so. If the store cannot free them at present, as on a full disk, the
+///    next checkpoint retries.
+/// 4. Makes the restored pages durable and acknowledges the loss of the SSD, if there was one.
 ///
 /// Needs no free space on the file systems if they overwrite in place. A dropped future is like a crash.
 ///
@@ -86,18 +88,19 @@ pub async fn recover(store: &Arc<PageStore>, wal: &Wal) -> Result<Recovered, Rec
             None if !wal.is_whole() => return Err(UnfitLog::NoPages.into()),
             _ => {}
         }
-        // From now on the store knows its log before it opens.
-        if !needs.reads_only
-            && let Some(mark) = wal.begin_asked().await?
-        {
-            store.record_log(mark).await?;
-        }
     }
     wal.attach(store);
     // Of a log that is given up, no record restores what was lost: the loss stays listed.
     let loss = store.ssd().loss().filter(|_| !needs.gives_up_log);
     let lost_pages = loss.as_ref().map_or(0, |loss| loss.pages());
+    wal.make_found_durable().await?;
     let Redone { records, applied, commits, freed } = redo(store, wal).await?;
+    // After redo: should it find that the log has lost its end, the pages still take the one that has not.
+    // The log before the manifest: an ownership that the manifest names is in the log. What the log has of one
+    // that the manifest does not name has no record, and the next opening ignores it (I45).
+    if let Some(mark) = wal.begin().await? {
+        store.record_log(mark).await?;
+    }
     // A failure is no reason to refuse the pages: the frees stay pending, and so do their records.
     let _ = wal.free_pending(store).await;
     if loss.is_some() {
