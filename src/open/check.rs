@@ -239,7 +239,8 @@ impl Config {
         let mut needs = LogNeeds::default();
         needs.recorded = manifest.log.map(Into::into);
         needs.ownership = manifest.epoch + 1;
-        needs.is_new = manifest.is_unused();
+        // Also of an opening that a crash ended before it recorded its log.
+        needs.is_new = manifest.is_unused() || manifest.spaces.is_empty();
         needs.named_in_pages = manifest.spaces.iter().any(|space| space.name == LOG_SPACE);
         let known = manifest.loss.clone();
         let lost = match lost {

@@ -28,7 +28,7 @@ pub struct LogNeeds {
     pub recorded: Option<LogMark>,
     /// The number of this ownership of the store. The numbers of a store grow from opening to opening.
     pub ownership: u32,
-    /// No opening of the store has completed: it has no page.
+    /// The store has no space, hence no page.
     pub is_new: bool,
     /// The pages name their log themselves, as earlier versions of `pagetier-wal` did.
     pub named_in_pages: bool,

@@ -94,6 +94,8 @@ async fn restored(
     let done = LoggedStore::restore(builder(), &log, &shelf.chain(), one.number).await;
     done.map_err(|error| causes(&error))?;
     let later = rng.random_bool(0.5) && !now.model.loaded_since(&one.before);
+    // The log does not create spaces.
+    let later = later && now.model.spaces().iter().all(|(id, ..)| one.before.has_space(*id));
     if later && let Some(ended) = with_later_log(plan, builder(), now).await? {
         return Ok(ended);
     }

@@ -183,8 +183,13 @@ impl Run<'_> {
         let watch = Watch::new(&plan, moment.crashed(outcome), moment.model.clone(), rng.random());
         let (pages, moments) = in_virtual_time(async {
             watch.set(rate, true);
-            let opened = open::open(&watch, &plan, &Parts::default()).await;
-            let db = opened.map_err(|error| format!("does not open: {error}"))?;
+            let db = match open::open(&watch, &plan, &Parts::default()).await {
+                // A new store's HDD whose label is torn: it has no page yet, and the error says what to do.
+                Err(error) if moment.model.opening == 0 && error.contains("not Pagetier's") => {
+                    return Ok((0, watch.take()));
+                }
+                opened => opened.map_err(|error| format!("does not open: {error}"))?,
+            };
             let mut model = watch.model.lock().clone();
             let floor = model.acked;
             let (seen, _) = check(&db, &mut model, floor, false).await?;

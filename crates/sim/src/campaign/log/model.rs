@@ -308,6 +308,10 @@ impl Model {
         self.spaces.iter().map(|(id, space)| (SpaceId(*id), space.name.clone(), space.state)).collect()
     }
 
+    pub(super) fn has_space(&self, space: SpaceId) -> bool {
+        self.spaces.contains_key(&space.0)
+    }
+
     /// A task is about to use pages of the space; false: it must not.
     pub(super) fn enter(&mut self, space: SpaceId) -> bool {
         let space = self.spaces.get_mut(&space.0).filter(|space| space.state == SpaceState::Live);

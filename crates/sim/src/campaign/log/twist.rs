@@ -142,8 +142,8 @@ async fn attempt(
     }
     tokio::time::sleep(LEAVES).await;
     let after = (wrong.snapshot(), right.snapshot(), log.as_ref().map(|log| log.snapshot()));
-    // Redo alone can find that the last write is missing: the store has recovered by then.
-    if after != before && !refusal.contains("the log is older than the pages") {
+    // Redo alone can find that the last writes are missing: the store has recovered by then.
+    if after != before && !refusal.contains("the log cannot be redone") {
         let parts = changed(&before.0, &after.0);
         let log = if after.2 == before.2 { "" } else { " the other log" };
         return Err(format!("refused ({refusal}), but it changed:{parts}{log}"));
@@ -225,8 +225,9 @@ fn twisted(
             let log = own();
             let at = rng.random_range(0..log.size());
             log.rot(at..(at + rng.random_range(1..2000)).min(log.size()), rng.random());
-            // It may hit the last write anywhere.
-            Some(Twisted { pages: None, log: Some(log), excused: Some(last_batch(moment)) })
+            // It may hit the last writes anywhere.
+            let from = moment.model.acked.saturating_sub(2000);
+            Some(Twisted { pages: None, log: Some(log), excused: Some(last_write(moment, from)) })
         }
     }
 }
@@ -247,18 +248,18 @@ fn rot(log: SimDevice, moment: &Moment, rng: &mut SmallRng) -> Option<Twisted> {
     let mut bytes = log.snapshot()[at as usize..at as usize + len].to_vec();
     bytes.iter_mut().for_each(|byte| *byte ^= rng.random_range(1..=255_u8));
     log.implant(at, &bytes);
-    let last = last_batch(moment);
-    // Without a later write, damage to the last one is no different from a crash during it.
-    let excused = (position >= last).then_some(last);
+    // Without a sound later write, damage to the last ones is no different from a crash during them.
+    let is_last = moment.model.batches.range(position + len as u64..).next().is_none_or(|at| *at >= acked);
+    let excused = is_last.then(|| last_write(moment, position));
     Some(Twisted { pages: None, log: Some(log), excused })
 }
 
-/// Where the last acknowledged write of the log began: from there on a damage may pass for a torn write,
-/// unless the pages know better.
-fn last_batch(moment: &Moment) -> u64 {
+/// Where the write of the log began that has `position`: if it and all later ones are damaged, they may pass for
+/// torn ones, unless the pages know better.
+fn last_write(moment: &Moment, position: u64) -> u64 {
     let model = &moment.model;
-    let last = model.batches.range(..model.acked).next_back().copied().unwrap_or(model.acked);
-    last.max(model.known).min(model.acked)
+    let begun = model.batches.range(..=position).next_back().copied().unwrap_or(0);
+    begun.max(model.known).min(model.acked)
 }
 
 /// Whether the pages of `new` must know that the log of `old` is not theirs any more.
