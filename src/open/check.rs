@@ -240,7 +240,8 @@ impl Config {
         needs.recorded = manifest.log.map(Into::into);
         needs.ownership = manifest.epoch + 1;
         // Also of an opening that a crash ended before it recorded its log.
-        needs.is_new = manifest.is_unused() || manifest.spaces.is_empty();
+        let has_lost = manifest.loss.is_some() || manifest.ssd_redo_from.is_some();
+        needs.is_new = manifest.is_unused() || manifest.spaces.is_empty() && !has_lost;
         needs.named_in_pages = manifest.spaces.iter().any(|space| space.name == LOG_SPACE);
         let known = manifest.loss.clone();
         let lost = match lost {

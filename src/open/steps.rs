@@ -108,9 +108,8 @@ impl Builder {
         // Before the manifest is saved, since a pool too small must refuse the opening, not end it half-way.
         let params = config.pool_params(page_size, &prepared.layout)?;
         let was_clean = manifest.is_clean();
-        let mut meta = config
-            .commit(&manifests, &tenure, manifest, lost, (&hdd, &ssd), &prepared, page_size)
-            .await?;
+        let mut meta =
+            config.commit(&manifests, &tenure, manifest, lost, (&hdd, &ssd), &prepared, page_size).await?;
         let volume = Arc::new(Volume::new(&meta.manifest, page_size));
         let counted = volume.list();
         if !was_clean {

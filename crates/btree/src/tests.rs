@@ -4,7 +4,7 @@ use crate::node::{LEAF, Node};
 use crate::tree::{META_PAGE, ROOT};
 use crate::{Appender, Tree, full_pages};
 use pagetier::{PageSize, PageStore, pool_bytes_for};
-use pagetier_wal::{Wal, WalOptions, redo};
+use pagetier_wal::{Wal, WalOptions, recover};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
@@ -38,6 +38,7 @@ fn wal(dir: &Path) -> Wal {
 async fn new_tree(dir: &Path, pool_bytes: u64) -> Tree {
     let wal = wal(dir);
     let store = store(dir, &wal, pool_bytes).await;
+    recover(&store, &wal).await.unwrap();
     let space = store.spaces().create("t").await.unwrap();
     Tree::create(store, Some(wal), space, 1).await.unwrap()
 }
@@ -462,18 +463,18 @@ async fn inserts_in_random_order_log_each_entry_about_twice() {
     assert_eq!(assert_sound(&tree).await.entries, 4_000);
 }
 
-/// One life of a store: redo, a comparison with the model, more changes, and no clean close.
+/// One life of a store: recover, a comparison with the model, more changes, and no clean close.
 async fn live_and_crash(dir: &Path, life: u32, model: &mut Model) {
     let wal = wal(dir);
     let store = store(dir, &wal, 4 << 20).await;
+    let recovered = recover(&store, &wal).await.unwrap();
     let tree = match store.spaces().find("t") {
         None => {
             let space = store.spaces().create("t").await.unwrap();
             Tree::create(store, Some(wal.clone()), space, 1).await.unwrap()
         }
         Some(space) => {
-            let redone = redo(&store, &wal).await.unwrap();
-            assert!(redone.records > 0 && redone.commits.is_empty());
+            assert!(recovered.records > 0 && recovered.commits.is_empty());
             Tree::open(store, Some(wal.clone()), space)
         }
     };

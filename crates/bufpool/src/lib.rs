@@ -57,7 +57,5 @@ pub use record::Recorder;
 pub use residents::{Passed, PoolResidency};
 pub use sample_channel::TraceSummary;
 pub use sampler::{SampleSink, Sampler};
-pub use tier::{
-    DirtyPage, Displaced, Fetched, GateError, GateFuture, LogGate, Tier, TierError, WrittenPage,
-};
+pub use tier::{DirtyPage, Displaced, Fetched, GateError, GateFuture, LogGate, Tier, TierError, WrittenPage};
 pub use waits::holders::Waiter;

@@ -119,8 +119,9 @@ impl Options {
         self
     }
 
-    /// Whether to open with an empty log although the store's own is missing, and to give up every change that
-    /// only the log has. [`Kv::check`](crate::Kv::check) says whether what is left is sound. Default: no.
+    /// Whether to open with an empty log although the store's own is missing, and to give up every change
+    /// that only the log has. [`Kv::check`](crate::Kv::check) says whether what is left is sound. Default:
+    /// no.
     pub fn accept_log_loss(mut self, accept: bool) -> Self {
         self.accept_log_loss = accept;
         self

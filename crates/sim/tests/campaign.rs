@@ -5,7 +5,7 @@
 
 use pagetier::Mutation;
 use pagetier_sim::campaign::{
-    Base, FaultBase, Hazard, Plan, Totals, Violation, run_seed, run_threads, shrink,
+    Base, FaultBase, Hazard, Plan, Totals, Twist, Violation, run_seed, run_threads, shrink,
 };
 use std::sync::atomic::AtomicBool;
 
@@ -76,7 +76,7 @@ fn directed_lives_that_once_failed_do_so_no_more() {
 #[test]
 fn directed_lives_meet_their_hazards_and_show_nothing_either() {
     let mut totals = Totals::default();
-    for &hazard in Hazard::all().iter().filter(|hazard| **hazard != Hazard::Log) {
+    for &hazard in Hazard::all() {
         let plan = Plan { images: 5, ..reduced(Plan::directed(7, hazard)) };
         expect_none(run_seed(&plan, &GO, &mut totals));
     }
@@ -113,6 +113,29 @@ fn running_operations_show_nothing_either() {
     }
     for (state, count) in totals.coverage.rows().filter(|(name, _)| name.starts_with("upkeep: ")) {
         assert!(count > 0, "no crash was taken in: {state}");
+    }
+}
+
+#[test]
+fn engines_with_a_log_show_nothing_either() {
+    let mut totals = Totals::default();
+    for seed in 0..16 {
+        expect_none(run_seed(&reduced(Plan::directed(seed, Hazard::Log)), &GO, &mut totals));
+    }
+    assert!(totals.log_crashes > 300 && totals.crashes_in_recovery > 10, "{totals:?}");
+}
+
+#[test]
+fn a_wrong_log_is_refused_or_has_everything() {
+    let mut totals = Totals::default();
+    for &twist in Twist::all() {
+        for seed in 0..2 {
+            let mut plan = reduced(Plan::directed(seed, Hazard::Log));
+            (plan.twist, plan.images, plan.ops) = (Some(twist), 5, 40);
+            expect_none(run_seed(&plan, &GO, &mut totals));
+        }
+        let name = format!("log: {twist:?}");
+        assert!(totals.tampered.keys().any(|case| case.starts_with(&name)), "never met: {twist:?}");
     }
 }
 

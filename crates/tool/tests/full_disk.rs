@@ -35,8 +35,8 @@ fn free_some(disk: &SmallDisk, bytes: u64) {
 /// The bytes of a page's header, the only ones that are not zero in a home that was never written.
 const HEADER_BYTES: usize = 32;
 
-/// Makes a copy of a store one of the format before homes were formatted: those of its pages that are not zero
-/// have room on the HDD.
+/// Makes a copy of a store one of the format before homes were formatted: those of its pages that are not
+/// zero have room on the HDD.
 fn made_unformatted(store: &Path) {
     let path = store.join("manifest.json");
     let bytes = std::fs::read(&path).unwrap();

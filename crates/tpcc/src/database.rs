@@ -10,7 +10,7 @@ use crate::operations::{Operation, Operations};
 use crate::schema::Table;
 use pagetier::{PageStore, Retention, SpaceHints};
 use pagetier_btree::Tree;
-use pagetier_wal::{Redone, Wal, checkpoint, redo};
+use pagetier_wal::{Wal, checkpoint, recover};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -49,7 +49,7 @@ impl Database {
         catalog: Catalog,
         epoch_ms: i64,
     ) -> Result<(Self, Recovered), DbError> {
-        let redone = redo(&store, &wal).await?;
+        let found = recover(&store, &wal).await?;
         let mut trees = Vec::with_capacity(Table::ALL.len());
         for table in Table::ALL {
             let space =
@@ -68,24 +68,20 @@ impl Database {
             began: Instant::now(),
             epoch_ms,
         };
-        let recovered = database.repeat_commits(&redone).await?;
+        let recovered = database.repeat_commits(&found).await?;
         let last = database.tree(Table::History).scan(..).backward().next().await?;
         let last = last.and_then(|(key, _)| <[u8; 4]>::try_from(key).ok()).map_or(0, u32::from_be_bytes);
         database.next_history.store(last + 1, Ordering::Relaxed);
         Ok((database, recovered))
     }
 
-    async fn repeat_commits(&self, redone: &Redone) -> Result<Recovered, DbError> {
-        for (&commit, operations) in &redone.commits {
+    async fn repeat_commits(&self, found: &pagetier_wal::Recovered) -> Result<Recovered, DbError> {
+        for (&commit, operations) in &found.commits {
             self.apply(operations).await?;
             self.wal.append_applied(commit);
         }
         self.wal.flush(self.wal.end()).await?;
-        Ok(Recovered {
-            records: redone.records,
-            applied: redone.applied,
-            commits: redone.commits.len() as u64,
-        })
+        Ok(Recovered { records: found.records, applied: found.applied, commits: found.commits.len() as u64 })
     }
 
     pub(crate) fn tree(&self, table: Table) -> &Tree {

@@ -2,7 +2,7 @@
 
 use crate::schema::Table;
 use pagetier_btree::TreeError;
-use pagetier_wal::{CheckpointError, RedoError, WalError};
+use pagetier_wal::{CheckpointError, RecoverError, WalError};
 
 /// An error of the database.
 #[derive(Debug, thiserror::Error)]
@@ -17,7 +17,7 @@ pub(crate) enum DbError {
     #[error(transparent)]
     Log(#[from] WalError),
     #[error("the log cannot be redone")]
-    Redo(#[from] RedoError),
+    Recover(#[from] RecoverError),
     /// A checkpoint failed.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),

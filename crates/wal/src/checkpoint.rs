@@ -4,6 +4,7 @@ use crate::error::CheckpointError;
 use crate::log::{PAUSE_HELD, Shared, Wal};
 use crate::options::Keep;
 use pagetier::{DrainOptions, DrainReport, Loss, Lsn, PageStore};
+use pagetier_devio::Owner;
 use parking_lot::Mutex;
 use std::fmt;
 use std::future::poll_fn;
@@ -121,13 +122,35 @@ async fn truncate(store: &PageStore, wal: &Wal, force: bool) -> Result<(), Check
 /// The task that keeps a log short. Dropping this ends it.
 pub(crate) struct Checkpoints {
     task: JoinHandle<()>,
-    /// The task's work. Held here too: an aborted task drops its work only when it is scheduled, and would
-    /// keep the store from the next opener until then.
-    work: Arc<Mutex<Option<Work>>>,
+    work: Arc<Work>,
     failure: Failure,
 }
 
-type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// The task's work. An aborted task drops what it polls only when it is scheduled, and would keep the store
+/// from the next opener until then.
+struct Work {
+    polled: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
+    owner: Owner,
+}
+
+impl Work {
+    fn end(&self) {
+        // In a forked process a thread that does not exist here may hold the lock.
+        if self.owner.is_here() {
+            let ended = self.polled.lock().take();
+            drop(ended);
+        }
+    }
+}
+
+/// Ends the work with the task, as when its runtime ends.
+struct Ends(Arc<Work>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
 
 /// The error of the last checkpoint, if it failed.
 type Failure = Arc<Mutex<Option<Arc<CheckpointError>>>>;
@@ -148,11 +171,12 @@ impl Checkpoints {
     pub(crate) fn start(store: &Arc<PageStore>, wal: &Wal) -> Self {
         let failure = Failure::default();
         let of = (Arc::downgrade(store), Arc::downgrade(&wal.0));
-        let work: Work = Box::pin(keep_short(of, wal.growth(), Arc::clone(&failure)));
-        let work = Arc::new(Mutex::new(Some(work)));
-        let polled = Arc::clone(&work);
+        let polled = Mutex::new(Some(Box::pin(keep_short(of, wal.growth(), Arc::clone(&failure))) as _));
+        let work = Arc::new(Work { polled, owner: Owner::here() });
+        let ends = Ends(Arc::clone(&work));
         let task = tokio::spawn(poll_fn(move |cx| {
-            polled.lock().as_mut().map_or(Poll::Ready(()), |work| work.as_mut().poll(cx))
+            let mut polled = ends.0.polled.lock();
+            polled.as_mut().map_or(Poll::Ready(()), |work| work.as_mut().poll(cx))
         }));
         Self { task, work, failure }
     }
@@ -163,8 +187,10 @@ impl Checkpoints {
 
     pub(crate) fn end(&self) {
         self.task.abort();
-        let ended = self.work.lock().take();
-        drop(ended);
+        self.work.end();
+        if !self.work.owner.is_here() {
+            std::mem::forget(Arc::clone(&self.work));
+        }
     }
 }
 

@@ -71,6 +71,10 @@ pub enum WalError {
         /// The id of the process that opened the log.
         opened_by: u32,
     },
+    /// A store was opened with the log's gate, and [`recover`](crate::recover) has not completed: the record
+    /// would follow what redo has yet to read, in a log that the store has not recorded.
+    #[error("the store was opened with this log, and is to be recovered before anything changes")]
+    NotRecovered,
     /// The store was opened for reading only, and so is its log.
     #[error("the log was opened for reading only")]
     ReadOnly,
@@ -114,7 +118,7 @@ impl WalError {
             Self::Full { cause } => cause.as_ref().map_or(Advice::Retry, |error| error.advice()),
             Self::TooLong { .. } => Advice::FixConfiguration,
             Self::Unrecorded(error) => error.advice(),
-            Self::ReadOnly | Self::Stopped => Advice::Reopen,
+            Self::NotRecovered | Self::ReadOnly | Self::Stopped => Advice::Reopen,
             Self::Forked { .. } => Advice::Bug,
         }
     }

@@ -35,6 +35,6 @@ pub use logged::{LoggedBackupError, LoggedStore};
 pub use media::{FileMedia, Media, MemoryMedia};
 pub use minitx::MiniTx;
 pub use options::{Keep, WalOptions};
-pub use recover::{RecoverError, Recovered, recover};
-pub use redo::{RedoError, Redone, redo};
+pub use recover::{RecoverError, recover};
+pub use redo::{Recovered, RedoError};
 pub use unfit::UnfitLog;

@@ -98,6 +98,8 @@ pub(crate) struct Shared {
     blocks: bool,
     /// The ownership whose records are appended; 0: none.
     generation: AtomicU64,
+    /// The ownership that the store asked for has begun.
+    owned: AtomicBool,
     /// What the store said of its log when it opened.
     needs: Mutex<LogNeeds>,
     /// The position after which the pages need the log, as the store has recorded it.
@@ -110,6 +112,8 @@ pub(crate) struct Shared {
     unmarked: AtomicBool,
     /// The store was opened for reading only: nothing may be written.
     reads_only: AtomicBool,
+    /// A store was opened with the log and not recovered: nothing may be appended.
+    awaits_recovery: AtomicBool,
     /// A page has an LSN that this log has not reached: the log is older than the pages.
     behind: OnceLock<(u64, u64)>,
     failing: AtomicBool,
@@ -318,12 +322,14 @@ impl Wal {
             owner: Owner::here(),
             blocks,
             generation: AtomicU64::new(0),
+            owned: AtomicBool::new(false),
             needs: Mutex::default(),
             from: AtomicU64::new(0),
             recorded: Mutex::default(),
             store: Mutex::default(),
             unmarked: AtomicBool::new(false),
             reads_only: AtomicBool::new(false),
+            awaits_recovery: AtomicBool::new(false),
             behind: OnceLock::new(),
             failing: AtomicBool::new(false),
             tight: AtomicBool::new(false),
@@ -386,7 +392,7 @@ impl Wal {
 
     /// Makes durable what the opening found: a page must not be newer than the log.
     pub(crate) async fn make_found_durable(&self) -> Result<(), WalError> {
-        self.0.run(|log| log.write_out(true)).await
+        self.0.run(Shared::make_found_durable).await
     }
 
     /// Begins the store's present ownership in the log: what is appended from now on belongs to it. Returns
@@ -581,6 +587,9 @@ impl Wal {
         if self.durable() >= lsn {
             return Ok(());
         }
+        if self.0.awaits_recovery.load(Ordering::Acquire) {
+            return Err(WalError::NotRecovered);
+        }
         self.write(lsn, or_reserve).await?;
         // A page with such an LSN was written when the log reached it.
         let log = self.durable();
@@ -669,7 +678,20 @@ impl Wal {
             if full() {
                 // The checkpoint could not make enough room, as during a backup, which holds the log. One
                 // after the other would find the same.
-                tokio::time::sleep(if self.is_scarce() { PAUSE_HELD } else { PAUSE_LONG }).await;
+                let pause = tokio::time::sleep(if self.is_scarce() { PAUSE_HELD } else { PAUSE_LONG });
+                tokio::pin!(pause);
+                loop {
+                    let truncated = self.0.truncated.notified();
+                    tokio::pin!(truncated);
+                    truncated.as_mut().enable();
+                    if !full() {
+                        return;
+                    }
+                    tokio::select! {
+                        () = &mut pause => break,
+                        () = truncated => {}
+                    }
+                }
             }
         }
     }
@@ -862,6 +884,9 @@ impl Shared {
                 }
             }
         }
+        self.owned.store(false, Ordering::Release);
+        let awaits = needs.ownership > 0 && self.id != 0 && !needs.reads_only;
+        self.awaits_recovery.store(awaits, Ordering::Release);
         let from = needs.recorded.map_or(0, |mark| mark.from.0);
         self.from.store(from.max(self.oldest.load(Ordering::Acquire)), Ordering::Release);
         Ok(())
@@ -869,7 +894,13 @@ impl Shared {
 
     /// Whether the log belongs to a store that records what it needs of it.
     fn is_owned(&self) -> bool {
-        self.generation.load(Ordering::Acquire) > 0
+        self.owned.load(Ordering::Acquire)
+    }
+
+    /// See [`Wal::make_found_durable`]. Blocks.
+    fn make_found_durable(&self) -> Result<(), WalError> {
+        let mut output = self.output.lock();
+        if self.reads_only.load(Ordering::Acquire) { Ok(()) } else { self.ready(&mut output) }
     }
 
     /// See [`Wal::begin`]. Blocks.
@@ -878,6 +909,12 @@ impl Shared {
         // A log in memory ends with its process, and no store can ask for it later.
         if self.id == 0 || needs.reads_only {
             return Ok(None);
+        }
+        // A recovery that failed thereafter is repeated: the store may have recorded what it began.
+        if self.is_owned() {
+            return Ok(Some(
+                self.mark_at(self.durable.load(Ordering::Acquire), self.from.load(Ordering::Acquire)),
+            ));
         }
         // What an engine appended before is of no ownership, and may have no successor.
         self.write_out(true)?;
@@ -892,6 +929,8 @@ impl Shared {
         output.segments.reserve(self.options.segment_bytes());
         self.note_room(&output.segments);
         self.generation.store(generation, Ordering::Release);
+        self.owned.store(true, Ordering::Release);
+        self.awaits_recovery.store(false, Ordering::Release);
         Ok(Some(self.mark_at(end, self.from.load(Ordering::Acquire))))
     }
 
@@ -930,12 +969,13 @@ impl Shared {
             self.tight.fetch_or(segments.was_full(), Ordering::AcqRel);
             self.note_room(segments);
             let is_new = written?;
+            *reached = start + chunk as u64;
+            self.durable.fetch_max(*reached, Ordering::AcqRel);
+            // The record says how far the log reaches, this write included.
             self.unmarked.fetch_or(is_new, Ordering::AcqRel);
             if is_new || segments.was_full() {
                 self.grown.notify_one();
             }
-            *reached = start + chunk as u64;
-            self.durable.fetch_max(*reached, Ordering::AcqRel);
             if chunk == writing.len() {
                 writing.clear();
             } else {

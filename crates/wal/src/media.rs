@@ -259,7 +259,15 @@ impl FileMedia {
     fn locked(dir: Arc<dyn Directory>) -> io::Result<Self> {
         // Locks out a second opener, which would take records being written for a torn tail.
         let mut lock = dir.open(Path::new(LOCK), Access::Create)?;
-        if lock.try_lock()? { Ok(Self::of(dir, Some(lock))) } else { Err(ErrorKind::ResourceBusy.into()) }
+        // A refused opening removes the file that it created: a lock on that one excludes no opener.
+        let named = |lock: &dyn DirFile| {
+            Ok::<_, Error>(dir.stat(Path::new(LOCK))?.map(|s| s.id) == Some(lock.stat()?.id))
+        };
+        if lock.try_lock()? && named(&*lock)? {
+            Ok(Self::of(dir, Some(lock)))
+        } else {
+            Err(ErrorKind::ResourceBusy.into())
+        }
     }
 
     fn of(dir: Arc<dyn Directory>, lock: Option<Box<dyn DirFile>>) -> Self {
@@ -347,8 +355,8 @@ impl FileMedia {
 
 impl Drop for FileMedia {
     fn drop(&mut self) {
-        // The log was refused, or never used: an empty directory in its place would be in the way of the right
-        // one. Under the lock, so that no other opener has it.
+        // The log was refused, or never used: an empty directory in its place would be in the way of the
+        // right one. Under the lock, so that no other opener has it.
         if !self.made.is_empty() && self.owner.is_here() {
             let _ = self.dir.remove(Path::new(LOCK));
             for made in self.made.iter().rev() {

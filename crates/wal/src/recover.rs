@@ -3,29 +3,11 @@
 use crate::error::WalError;
 use crate::identity;
 use crate::log::Wal;
-use crate::redo::{RedoError, Redone, redo};
+use crate::redo::{Recovered, RedoError, redo};
 use crate::unfit::UnfitLog;
 use pagetier::errors::Advice;
-use pagetier::{Error, Lsn, OpenError, PageStore};
-use std::collections::BTreeMap;
+use pagetier::{Error, OpenError, PageStore};
 use std::sync::Arc;
-
-/// What a recovery did.
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub struct Recovered {
-    /// Page records read from the log.
-    pub records: u64,
-    /// Changes applied again: a page record counts once per page that lacked it.
-    pub applied: u64,
-    /// Commits without an `Applied`, oldest first, for an engine that uses [`Wal::append_commit`]: execute
-    /// their operations again, then call [`Wal::append_applied`].
-    pub commits: BTreeMap<Lsn, Vec<u8>>,
-    /// Pages whose records say that they are free, and that the store frees again.
-    pub freed: u64,
-    /// Pages that were listed as lost with an SSD, and that redo restored.
-    pub lost_pages: u64,
-}
 
 /// Why a recovery failed. Recovering again is always safe.
 #[derive(Debug, thiserror::Error)]
@@ -77,7 +59,7 @@ impl RecoverError {
 /// The store or the log failed, or they do not belong together: [`UnfitLog`].
 pub async fn recover(store: &Arc<PageStore>, wal: &Wal) -> Result<Recovered, RecoverError> {
     let needs = wal.needs();
-    if needs.recorded.is_none() && needs.named_in_pages && !needs.gives_up_log {
+    if needs.recorded.is_none() && needs.named_in_pages && !(needs.gives_up_log && wal.is_new()) {
         match identity::read(store).await? {
             // Its first record names it in the pages, so the log of these pages has one.
             Some(_) if wal.is_new() => return Err(UnfitLog::Missing.into()),
@@ -94,10 +76,10 @@ pub async fn recover(store: &Arc<PageStore>, wal: &Wal) -> Result<Recovered, Rec
     let loss = store.ssd().loss().filter(|_| !needs.gives_up_log);
     let lost_pages = loss.as_ref().map_or(0, |loss| loss.pages());
     wal.make_found_durable().await?;
-    let Redone { records, applied, commits, freed } = redo(store, wal).await?;
+    let recovered = redo(store, wal).await?;
     // After redo: should it find that the log has lost its end, the pages still take the one that has not.
-    // The log before the manifest: an ownership that the manifest names is in the log. What the log has of one
-    // that the manifest does not name has no record, and the next opening ignores it (I45).
+    // The log before the manifest: an ownership that the manifest names is in the log. What the log has of
+    // one that the manifest does not name has no record, and the next opening ignores it (I45).
     if let Some(mark) = wal.begin().await? {
         store.record_log(mark).await?;
     }
@@ -107,7 +89,7 @@ pub async fn recover(store: &Arc<PageStore>, wal: &Wal) -> Result<Recovered, Rec
         store.sync().await?;
         store.ssd().acknowledge_loss().await?;
     }
-    Ok(Recovered { records, applied, commits, freed, lost_pages })
+    Ok(Recovered { lost_pages, ..recovered })
 }
 
 /// An opening of the store that the log refused says why.

@@ -18,19 +18,21 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The most pages that are redone at the same time.
 const PAGES_AT_ONCE: u64 = 32;
 
-/// The results of redo.
-#[derive(Debug, Default)]
+/// What a recovery did.
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
-pub struct Redone {
-    /// Page records read.
+pub struct Recovered {
+    /// Page records read from the log.
     pub records: u64,
-    /// Changes applied: a page record counts once per page that lacked it.
+    /// Changes applied again: a page record counts once per page that lacked it.
     pub applied: u64,
-    /// Commits without an `Applied`, oldest first: the engine must execute their operations again, and call
-    /// [`Wal::append_applied`].
+    /// Commits without an `Applied`, oldest first, for an engine that uses [`Wal::append_commit`]: execute
+    /// their operations again, then call [`Wal::append_applied`].
     pub commits: BTreeMap<Lsn, Vec<u8>>,
-    /// The pages that records have freed and no later record has used: the next checkpoint frees them again.
+    /// Pages whose records say that they are free, and that the store frees again.
     pub freed: u64,
+    /// Pages that were listed as lost with an SSD, and that redo restored.
+    pub lost_pages: u64,
 }
 
 /// Why redo stopped.
@@ -77,14 +79,13 @@ struct Seen {
 }
 
 /// Repeats the history of every page, segment by segment; within a segment page by page, since the records of
-/// different pages are independent. Call it before anything else uses a page: see
-/// [`recover`](crate::recover), which first checks that the log belongs to the pages.
+/// different pages are independent. Before anything else uses a page.
 ///
 /// # Errors
 /// The store or the log failed, or a record cannot be applied. Redo may be repeated, also after a crash or a
 /// dropped future.
-pub async fn redo(store: &PageStore, wal: &Wal) -> Result<Redone, RedoError> {
-    let (mut done, mut seen) = (Redone::default(), Seen::default());
+pub(crate) async fn redo(store: &PageStore, wal: &Wal) -> Result<Recovered, RedoError> {
+    let (mut done, mut seen) = (Recovered::default(), Seen::default());
     let at_once = (store.frames() / 4).clamp(1, PAGES_AT_ONCE) as usize;
     for start in wal.segment_starts() {
         let bytes = wal.segment(start)?;
@@ -153,7 +154,7 @@ async fn is_due(store: &PageStore, page: PageId, lsn: Lsn) -> bool {
 fn sort_out<'a>(
     record: &Record<'a>,
     parts: &mut Vec<Part<'a>>,
-    done: &mut Redone,
+    done: &mut Recovered,
     seen: &mut Seen,
 ) -> Result<(), RedoError> {
     let lsn = Lsn(record.lsn);

@@ -111,6 +111,8 @@ impl Segments {
             (end, tail) = (sound, bytes);
         }
         let oldest = starts.first().copied().unwrap_or(first_lsn);
+        let (generation, previous) =
+            segments.back().map_or((0, 0), |last: &Segment| (last.generation, last.previous));
         let segments = Self {
             media,
             segments,
@@ -118,8 +120,8 @@ impl Segments {
             found: Some(tail),
             first: oldest,
             given_up: Vec::new(),
-            generation: 0,
-            previous: 0,
+            generation,
+            previous,
             failed: false,
             full: false,
             leaving: None,
@@ -174,17 +176,16 @@ impl Segments {
         (generation, previous): (u64, u64),
         reserve_bytes: u64,
     ) -> Result<u64, WalError> {
-        let Some(last) = self.segments.back().copied() else {
-            (self.generation, self.previous) = (generation, previous);
-            return self.ready().map(|()| generation);
-        };
         // First: the last segment may have what can be read and is not durable, and only a last one is
         // written again.
         self.ready()?;
+        let Some(last) = self.segments.back().copied() else { return Ok(self.generation) };
         // Before the segment, which could take the last room: records that give room back have it from there.
         self.reserve(reserve_bytes);
         (self.generation, self.previous) = (generation, previous);
-        let created = self.create(end, &[], How::Begun);
+        // The log needs its first segment, and that needs no room of its own yet.
+        let how = if last.is_empty && last.generation == 0 { How::Needed } else { How::Begun };
+        let created = self.create(end, &[], how);
         // The reserve stays for records that give room back.
         if created.as_ref().is_err_and(is_full) {
             // The log continues as it was. Part of the new segment may be there nevertheless, and would end

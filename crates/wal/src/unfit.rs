@@ -121,7 +121,8 @@ pub(crate) fn check(log: &Log<'_>, needs: &LogNeeds) -> Result<Fit, UnfitLog> {
         None if log.id == 0 || needs.is_new && !has_records => Fit::Yes,
         // Redo would write its pages over those of the store, which was never logged, or is new.
         None if has_records && !needs.named_in_pages => return Err(UnfitLog::NoPages),
-        None if needs.named_in_pages && !needs.gives_up_log => Fit::Yes,
+        // Which one, `recover` reads there.
+        None if needs.named_in_pages && (has_records || !needs.gives_up_log) => Fit::Yes,
         // Of the pages' LSNs, which another log may have set, nothing is known.
         None => Fit::begins_beyond(ADOPTED),
     };

@@ -26,12 +26,15 @@ async fn store(dir: &Path, wal: Option<&Wal>) -> (Arc<PageStore>, SpaceId) {
         Some(wal) => builder.log_gate(wal.gate()),
         None => builder,
     };
-    let store = builder.open().await.unwrap();
+    let store = Arc::new(builder.open().await.unwrap());
+    if let Some(wal) = wal {
+        recover(&store, wal).await.unwrap();
+    }
     let space = match store.spaces().find("t") {
         Some(space) => space,
         None => store.spaces().create("t").await.unwrap(),
     };
-    (Arc::new(store), space)
+    (store, space)
 }
 
 /// A record of every kind but the removal of a space, with every operation, in two segments; the second one

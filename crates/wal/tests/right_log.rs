@@ -398,3 +398,16 @@ async fn a_device_that_was_cut_is_refused_wherever_the_log_ends() {
     }
     assert_eq!(Wal::on_device(device(path), options()).await.unwrap().end(), end);
 }
+
+/// Records before that would follow what redo has yet to read, in a log that the store does not know.
+#[tokio::test]
+async fn a_log_takes_no_record_before_its_store_is_recovered() {
+    let dir = tempfile::tempdir().unwrap();
+    let wal = Wal::open(&dir.path().join("log"), options()).unwrap();
+    let store = std::sync::Arc::new(builder(dir.path()).log_gate(wal.gate()).open().await.unwrap());
+    let early = wal.append_commit(b"early").unwrap();
+    assert!(matches!(wal.flush(early).await, Err(WalError::NotRecovered)));
+    pagetier_wal::recover(&store, &wal).await.unwrap();
+    wal.flush(early).await.unwrap();
+    store.shutdown().await.unwrap();
+}

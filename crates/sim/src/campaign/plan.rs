@@ -2,7 +2,7 @@
 //! override each part.
 
 use super::hazard::Hazard;
-use super::log::Twist;
+use super::twist::Twist;
 use clap::ValueEnum;
 use pagetier::Mutation;
 use pagetier_devio::FlushFailure;

@@ -1,7 +1,7 @@
-//! A store with a log on several threads, in real time: readers and writers of single pages and of many, with
-//! borrowed and owned guards, calls dropped half-way, commits, checkpoints. A page's version is noted under its
-//! exclusive latch, so that whoever has a latch on the page must find exactly that version. A wait that does
-//! not end is a violation.
+//! A store with a log on several threads, in real time: readers and writers of single pages and of many,
+//! with borrowed and owned guards, calls dropped half-way, commits, checkpoints. A page's version is noted
+//! under its exclusive latch, so each holder of a latch on the page must find exactly that version. A wait
+//! that does not end is a violation.
 
 use super::content::{fill, version_in};
 use super::log::open_shared;

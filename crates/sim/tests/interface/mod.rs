@@ -254,8 +254,8 @@ fn path_of(path: &syn::Path, of: Option<&str>) -> Option<Name> {
     })
 }
 
-/// The calls in the sources of `folder`, as `Type::name`: of what `public` declares, with what it dereferences
-/// to.
+/// The calls in the sources of `folder`, as `Type::name`: of what `public` declares, with what it
+/// dereferences to.
 pub(crate) fn calls(folder: &Path, public: Declared, derefs: &[(&str, &str)]) -> BTreeSet<String> {
     let mut declared = Declared::read(folder);
     // A name that both declare is the public one's, unless the campaign's own type has it.

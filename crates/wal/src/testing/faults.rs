@@ -3,7 +3,7 @@
 
 use super::sim::{SimMedia, WAYS, Way};
 use super::{LIMITS, SMALL, bodies, in_use};
-use crate::{DeviceMedia, Keep, Media, Wal, WalError, WalOptions, redo};
+use crate::{DeviceMedia, Keep, Media, Wal, WalError, WalOptions, redo::redo};
 use pagetier::device::SharedDevice;
 use pagetier::{Lsn, PageStore};
 use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SimDevice, SimPower};

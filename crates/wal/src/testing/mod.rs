@@ -13,7 +13,7 @@ mod truncation;
 
 use crate::record::{self, Kind, Records};
 use crate::segments::FIRST_LSN;
-use crate::{Keep, Media, MemoryMedia, Wal, WalError, WalOptions, redo};
+use crate::{Keep, Media, MemoryMedia, Wal, WalError, WalOptions, redo::redo};
 use pagetier::{Lsn, PageStore};
 use std::io;
 use std::path::{Path, PathBuf};

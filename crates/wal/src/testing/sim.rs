@@ -175,6 +175,10 @@ impl Disk {
         if way.is_none() {
             segment.durable = segment.seen.clone();
             segment.replaced = false;
+            if atomic {
+                // The sync of the directory covers what was removed earlier, too.
+                self.segments.retain(|_, segment| segment.seen.is_some());
+            }
         }
         self.off = way == Some(Way::PowerCut);
         match way {

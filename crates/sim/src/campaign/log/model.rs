@@ -104,13 +104,12 @@ impl Model {
     /// that were synced then.
     pub(super) fn as_backed_up(&self, before: &Self) -> Self {
         let mut model = self.clone();
-        for (page, versions) in &mut model.pages {
-            for version in versions.iter_mut().filter(|v| v.at == (At::Unlogged { synced: true })) {
-                let then = before.pages.get(page).into_iter().flatten();
-                let same = |v: &Version| v.at == version.at && v.bytes == version.bytes;
-                version.at = At::Unlogged { synced: then.clone().any(same) };
-            }
-        }
+        // A later record may have changed a part of a page that the backup does not have otherwise.
+        model.pages.retain(|page, versions| {
+            let then = || before.pages.get(page).into_iter().flatten();
+            let is_there = |v: &Version| then().any(|then| then.at == v.at && then.bytes == v.bytes);
+            versions.iter().filter(|v| v.at == (At::Unlogged { synced: true })).all(is_there)
+        });
         model
     }
 

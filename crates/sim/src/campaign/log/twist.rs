@@ -8,53 +8,13 @@ use super::watch::{Media, Moment, Watch};
 use crate::campaign::moment::Outcome;
 use crate::campaign::plan::Plan;
 use crate::campaign::totals::Totals;
+use crate::campaign::twist::Twist;
 use crate::campaign::world::in_virtual_time;
-use clap::ValueEnum;
 use pagetier_devio::{Device, SimDevice};
 use pagetier_wal::Keep;
 use rand::Rng;
 use rand::rngs::SmallRng;
 use std::sync::Arc;
-
-/// What the adversary does.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-#[value(rename_all = "PascalCase")]
-pub enum Twist {
-    /// The SSD and the ring are lost.
-    LostSsd,
-    /// The log's device is blank.
-    BlankLog,
-    /// The log of another store.
-    ForeignLog,
-    /// The pages of another store.
-    ForeignPages,
-    /// The log as it was earlier.
-    StaleLog,
-    /// The pages as they were in an earlier opening.
-    StalePages,
-    /// The log of a copy of the store that went on by itself.
-    SiblingLog,
-    /// The log's device is cut off.
-    ShortLog,
-    /// The newest segment is missing.
-    NoNewest,
-    /// A segment in the middle is missing.
-    Gap,
-    /// The oldest segment is missing.
-    NoOldest,
-    /// Bytes of acknowledged records are wrong.
-    Rot,
-    /// Bytes anywhere on the log's device are wrong.
-    RotAnywhere,
-}
-
-impl Twist {
-    /// Everything that the adversary does.
-    #[must_use]
-    pub fn all() -> &'static [Self] {
-        Self::value_variants()
-    }
-}
 
 /// What the adversary has at hand.
 pub(super) struct Past<'a> {
@@ -134,6 +94,10 @@ async fn attempt(
         }
         Err(refusal) => refusal,
     };
+    // The ring is lost, too, with what a torn home page is repaired from.
+    if twist == Twist::LostSsd && refusal.contains("is corrupt on hdd") {
+        return Ok(("a torn home page is corrupt", 0));
+    }
     if twist == Twist::LostSsd && Terms::of(plan).keep == Keep::ForSsdLoss {
         return Err(format!("the log was kept for a loss of the SSD, but it is refused: {refusal}"));
     }
@@ -254,8 +218,8 @@ fn rot(log: SimDevice, moment: &Moment, rng: &mut SmallRng) -> Option<Twisted> {
     Some(Twisted { pages: None, log: Some(log), excused })
 }
 
-/// Where the write of the log began that has `position`: if it and all later ones are damaged, they may pass for
-/// torn ones, unless the pages know better.
+/// Where the write of the log began that has `position`: if it and all later ones are damaged, they may pass
+/// for torn ones, unless the pages know better.
 fn last_write(moment: &Moment, position: u64) -> u64 {
     let model = &moment.model;
     let begun = model.batches.range(..=position).next_back().copied().unwrap_or(0);
@@ -268,7 +232,7 @@ fn is_known_older(old: &Moment, new: &Moment) -> bool {
     !old.recovering && (old.end < new.model.known || reopened)
 }
 
-/// Where the log's segments are: the position at which each begins, and the offset of its slot; and the device.
+/// Where the log's segments are: the position at which each begins, and the offset of its slot; the device.
 struct Segments(Vec<(u64, u64)>, Vec<u8>);
 
 impl Segments {
