@@ -107,7 +107,7 @@ pub(crate) fn build(m: &mut MiniTx<'_>, page: usize, level: u8, next: u32, run: 
         at -= cell.len();
         front.extend_from_slice(&(at as u16).to_le_bytes());
     }
-    let back: Vec<u8> = cells.iter().rev().copied().flatten().copied().collect();
+    let back = cells.iter().rev().copied().collect::<Vec<_>>().concat();
     m.zero(page);
     m.write(page, 0, &front);
     if !back.is_empty() {

@@ -164,7 +164,7 @@ impl DeviceMedia {
             let done: Vec<_> = started.into_iter().map(futures_executor::block_on).collect();
             for (slot, done) in slots.iter().zip(done) {
                 done.result.map_err(failed)?;
-                headers.push((*slot, done.bufs.iter().flat_map(|buf| buf.as_slice()).copied().collect()));
+                headers.push((*slot, joined(&done.bufs)));
             }
         }
         Ok(headers)
@@ -254,7 +254,7 @@ impl DeviceMedia {
         let bufs = IoBufs::from_iter([IoBuf::zeroed(len)]);
         let done = futures_executor::block_on(self.device.read(at, bufs, IoClass::Recovery));
         done.result.map_err(failed)?;
-        Ok(done.bufs.iter().flat_map(|buf| buf.as_slice()).copied().collect())
+        Ok(joined(&done.bufs))
     }
 
     fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
@@ -429,6 +429,10 @@ fn too_small(size: u64, segment_bytes: u64) -> Error {
     let least = SLOTS_AT + SLOTS_MIN * (4 * segment_bytes).max(SLOT_BYTES_MIN);
     let why = format!("the device has {size} bytes, and a log of this capacity needs {least}");
     Error::new(ErrorKind::StorageFull, why)
+}
+
+fn joined(bufs: &IoBufs) -> Vec<u8> {
+    bufs.iter().map(IoBuf::as_slice).collect::<Vec<_>>().concat()
 }
 
 fn failed(error: DeviceError) -> Error {

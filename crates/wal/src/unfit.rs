@@ -271,6 +271,11 @@ mod tests {
         assert_eq!(check(&blank, &adopts), Ok(Fit::BeginsAt(ADOPTED + BEYOND)));
         adopts.lost = Some((3, None));
         assert_eq!(check(&blank, &adopts), Err(UnfitLog::SsdLost { pages: 3 }));
+        // Of a store whose pages name the log, the right one has records, and keeps them.
+        let mut older = LogNeeds::default();
+        (older.named_in_pages, older.gives_up_log) = (true, true);
+        assert_eq!(check(&right, &older), Ok(Fit::Yes));
+        assert_eq!(check(&blank, &older), Ok(Fit::BeginsAt(ADOPTED + BEYOND)));
         let mut new = LogNeeds::default();
         new.is_new = true;
         assert_eq!(check(&blank, &new), Ok(Fit::Yes));

@@ -329,3 +329,19 @@ async fn a_commit_is_kept_until_it_is_durable_that_it_was_applied() {
     let is_set = db.get(PageId::new(space, 2)).await.unwrap()[..6] == *b"is set";
     assert!(is_set || db.recovered().commits.contains_key(&commit));
 }
+
+/// The store had recorded the first ownership; the log had only the second one, which nothing named.
+#[tokio::test(start_paused = true)]
+async fn a_recovery_that_is_repeated_begins_no_second_ownership() {
+    let (disks, media) = (Disks::new(), SimMedia::new(1));
+    let db = disks.open(&media).await;
+    let space = pages(&db, 3).await;
+    put(&db, PageId::new(space, 1), 7).await.unwrap();
+    super::full::crash(db).await;
+    let wal = in_use(Box::new(media.after_kill(2)), SMALL).unwrap();
+    let store = Arc::new(disks.builder().log_gate(wal.gate()).open().await.unwrap());
+    crate::recover(&store, &wal).await.unwrap();
+    let begun = wal.mark();
+    crate::recover(&store, &wal).await.unwrap();
+    assert_eq!(wal.mark().generation, begun.generation);
+}
