@@ -70,6 +70,7 @@ const EXCEPTIONS: &[(&str, &str)] = &[
     ("Wal::is_new", "only looks at the log"),
     ("Wal::is_whole", "only looks at the log"),
     ("Wal::len_bytes", "only looks at the log"),
+    ("Wal::mark", "the checkpoints of `LoggedStore` record it"),
     ("Wal::oldest", "only looks at the log"),
     ("Wal::oldest_unfinished", "only looks at the log"),
     ("Wal::on_device", "a part of `LoggedStore::open`, `on` and `backup`"),
