@@ -39,6 +39,8 @@ pub(crate) async fn repair(
         Ok((first, fetched, last))
     };
     let (repaired, spaces) = (repaired.await, store.spaces().list());
+    // They read as what the HDD has, which no scrub finds fault with.
+    let lost = store.ssd().loss().map_or(0, |loss| loss.pages());
     let (report, fetched, last) = closed(store, repaired).await?;
     let (list, mut text) = findings(&report, &spaces);
     let left = last.progress.found - last.progress.healed;
@@ -53,6 +55,9 @@ pub(crate) async fn repair(
             "page {} of space {}: from backup {}, with LSN {lsn}",
             page.no, page.space.0, fetched.number
         );
+    }
+    if lost > 0 {
+        let _ = writeln!(text, "{lost} pages listed as lost with an SSD, which repair does not bring back");
     }
     if !fetched.pages.is_empty() {
         text.push_str("these pages are as old as the backup: the engine's log must be redone over them\n");
@@ -71,9 +76,10 @@ pub(crate) async fn repair(
         "complete": report.complete, "checked": report.progress.done, "damaged": report.progress.found,
         "healed": report.progress.healed, "findings": list, "recovery": recovery(&recovered),
         "has_ssd": has_ssd, "fetched": fetched, "left": left,
+        "lost_pages": lost,
     });
     show::result(json, &value, text)?;
-    Ok(if last.complete && left == 0 { ExitCode::SUCCESS } else { FOUND.into() })
+    Ok(if last.complete && left == 0 && lost == 0 { ExitCode::SUCCESS } else { FOUND.into() })
 }
 
 async fn scrubbed(store: &PageStore) -> Result<ScrubReport, Failure> {

@@ -347,7 +347,8 @@ fn a_missing_ssd_is_named_and_given_up_only_on_request() {
         assert!(said(&refused).to_lowercase().contains("ssd"), "{command:?}: {}", said(&refused));
     }
     // A repair that accepts the loss continues without an SSD; the loss stays listed.
-    let (_, repaired) = json(&["repair", at, "--write", "--accept-ssd-loss"]);
+    let (code, repaired) = json(&["repair", at, "--write", "--accept-ssd-loss"]);
+    assert!(code == 3 && repaired["lost_pages"] == found["lost_pages"], "{repaired}");
     assert_eq!((&repaired["complete"], &repaired["has_ssd"]), (&true.into(), &false.into()), "{repaired}");
     assert!(!store.join("ssd.cache").exists());
     let (code, found) = json(&["verify", at]);
