@@ -54,6 +54,7 @@ const STOP_MAX: Duration = Duration::from_secs(2);
 fn main() -> ExitCode {
     let cli = Cli::parse();
     cli.log.install();
+    let json = cli.json;
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -67,9 +68,14 @@ fn main() -> ExitCode {
     match ended {
         Some(Ok(code)) => code,
         Some(Err(error)) => {
-            eprintln!("pagetier: {}", Causes(&*error));
-            if let Some(remedy) = remedy(&*error) {
+            let (why, remedy) = (Causes(&*error).to_string(), remedy(&*error));
+            eprintln!("pagetier: {why}");
+            if let Some(remedy) = &remedy {
                 eprintln!("pagetier: {remedy}");
+            }
+            if json {
+                // A reader that is gone reads nothing.
+                let _ = show::result(true, &serde_json::json!({"error": why, "remedy": remedy}), "");
             }
             if error.is::<Usage>() { USAGE.into() } else { ExitCode::FAILURE }
         }

@@ -336,6 +336,9 @@ fn a_missing_ssd_is_named_and_given_up_only_on_request() {
         assert_eq!(refused.status.code(), Some(1), "{command:?}: {}", said(&refused));
         assert!(said(&refused).contains("the SSD of this store"), "{command:?}: {}", said(&refused));
     }
+    let (code, failed) = json(&["verify", at]);
+    assert!(code == 1 && failed["error"].as_str().unwrap().contains("the SSD of this store"), "{failed}");
+    assert!(failed["remedy"].as_str().unwrap().contains("--accept-ssd-loss"), "{failed}");
     let (code, found) = json(&["verify", at, "--accept-ssd-loss"]);
     assert!(code == 3 && found["lost_pages"].as_u64() > Some(0), "{found}");
     let inspected = json(&["inspect", at]);
