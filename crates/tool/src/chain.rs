@@ -1,13 +1,17 @@
 //! The commands on a directory of backups, without a store.
 
 use crate::{FOUND, Failure, show};
+use indicatif::HumanBytes;
 use pagetier::backup::{BackupError, BackupFile, Backups};
 use pagetier::errors::Causes;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
+
+/// Dates beyond have no common form.
+const YEAR_10000_S: u64 = 253_402_300_800;
 
 pub(crate) async fn list(dir: &Path, json: bool) -> Result<ExitCode, Failure> {
     let all = Backups::at(dir).list().await?;
@@ -41,9 +45,14 @@ fn described(all: &[BackupFile]) -> (Value, String) {
             Some(false) => "incremental",
             None => "unreadable",
         };
-        let written = file.modified.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-        let written = written.map(|at| at.as_secs());
-        let _ = write!(text, "{:>6}  {kind:<11}  {:>14} bytes", file.number, file.bytes);
+        let since_epoch = file.modified.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        let written_s = since_epoch.map(|at| at.as_secs());
+        let in_range = written_s.filter(|seconds| *seconds < YEAR_10000_S);
+        let written = in_range.map(|seconds| UNIX_EPOCH + Duration::from_secs(seconds));
+        let written = written.map(|at| humantime::format_rfc3339_seconds(at).to_string());
+        let bytes = HumanBytes(file.bytes).to_string();
+        let at = written.as_deref().unwrap_or("");
+        let _ = write!(text, "{:>6}  {kind:<11}  {bytes:>10}  {at:<20}", file.number);
         if let Some(pages) = file.pages {
             let _ = write!(text, "  {pages} pages");
         }
@@ -60,7 +69,7 @@ fn described(all: &[BackupFile]) -> (Value, String) {
         };
         list.push(json!({
             "number": file.number, "kind": kind, "bytes": file.bytes, "pages": file.pages, "store": file.store,
-            "written_s": written, "restorable": file.is_restorable, "error": fault,
+            "written_s": written_s, "written": written, "restorable": file.is_restorable, "error": fault,
         }));
     }
     (json!({"backups": list}), text)

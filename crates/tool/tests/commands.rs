@@ -300,6 +300,10 @@ fn backups_are_listed_verified_and_purged_and_pages_taken_out() {
     let (code, listed) = json(&["backups", "list", &chain]);
     let kinds: Vec<_> = listed["backups"].as_array().unwrap().iter().map(|file| &file["kind"]).collect();
     assert_eq!((code, kinds[2].as_str(), kinds[3].as_str()), (0, Some("incremental"), Some("full")));
+    let now = humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string();
+    let text = said(&run(&["backups", "list", &chain]));
+    assert!(text.lines().count() == 6 && text.lines().all(|line| line.contains("B  20")), "{text}");
+    assert_eq!(listed["backups"][0]["written"].as_str().unwrap()[..4], now[..4]);
     for file in std::fs::read_dir(&chain).unwrap() {
         assert_eq!(file.unwrap().metadata().unwrap().permissions().mode() & 0o777, 0o600);
     }
