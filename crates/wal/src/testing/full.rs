@@ -193,3 +193,26 @@ async fn a_fault_in_the_use_of_the_reserve_loses_no_free() {
     }
     assert!(cases >= 20, "{cases} cases");
 }
+
+/// The log was of no ownership, so its store recorded nothing more of it: once it was shortened, it had a gap.
+#[tokio::test(start_paused = true)]
+async fn a_log_that_is_new_on_an_almost_full_disk_is_recorded_as_any() {
+    let (disks, mut media) = (Disks::new(), SimMedia::new(1));
+    for life in 1..4 {
+        media.set_crowded();
+        let db = disks.open(&media).await;
+        assert_ne!(db.wal().mark().generation, 0);
+        let space = match db.spaces().find("pages") {
+            Some(space) => space,
+            None => pages(&db, 3).await,
+        };
+        let oldest = db.wal().oldest();
+        for _ in 0..900 {
+            put(&db, PageId::new(space, 1), life).await.unwrap();
+        }
+        db.checkpoint().await.unwrap();
+        assert!(db.wal().oldest() > oldest, "the log was not shortened");
+        crash(db).await;
+        media = media.after_kill(life.into());
+    }
+}

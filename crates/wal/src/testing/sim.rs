@@ -48,6 +48,8 @@ struct Disk {
     off: bool,
     /// No segment may grow, and none may be created but in the reserve.
     full: bool,
+    /// No room is left for a segment that the log can do without.
+    crowded: bool,
     /// The room set aside, in bytes.
     reserve: Option<u64>,
 }
@@ -64,7 +66,7 @@ impl SimMedia {
     fn with(segments: BTreeMap<u64, Segment>, seed: u64) -> Self {
         let rng = SmallRng::seed_from_u64(seed);
         let (operations, fault, off, full, reserve) = (0, None, false, false, None);
-        let disk = Disk { segments, active: 0, rng, operations, fault, off, full, reserve };
+        let disk = Disk { segments, active: 0, rng, operations, fault, off, full, crowded: false, reserve };
         Self(Arc::new(Mutex::new(disk)))
     }
 
@@ -86,6 +88,10 @@ impl SimMedia {
 
     pub(super) fn set_full(&self, full: bool) {
         self.0.lock().full = full;
+    }
+
+    pub(super) fn set_crowded(&self) {
+        self.0.lock().crowded = true;
     }
 
     pub(super) fn has_reserve(&self) -> bool {
@@ -232,6 +238,10 @@ impl Media for SimMedia {
             return Err(ErrorKind::StorageFull.into());
         }
         disk.create(start, bytes)
+    }
+
+    fn begin(&mut self, start: u64, bytes: &[u8]) -> Result<()> {
+        if self.0.lock().crowded { Err(ErrorKind::StorageFull.into()) } else { self.create(start, bytes) }
     }
 
     fn reserve(&mut self, bytes: u64) -> Result<()> {
