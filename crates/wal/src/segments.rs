@@ -276,7 +276,10 @@ impl Segments {
         or_reserve: bool,
     ) -> Result<bool, WalError> {
         let fits = bytes.len() as u64 <= self.room().saturating_sub(self.active_bytes);
-        let creates = self.failed || self.active_bytes >= segment_bytes || !fits;
+        // Where no other segment can follow, the last one goes on: changes that were admitted while there was
+        // room find some.
+        let ends = self.active_bytes >= segment_bytes && self.segments.len() < self.media.segments_max();
+        let creates = self.failed || ends || !fits;
         let written = if creates { self.create(start, bytes, How::Needed) } else { self.media.append(bytes) };
         self.full = written.as_ref().is_err_and(is_full);
         let refused = or_reserve && self.full;
