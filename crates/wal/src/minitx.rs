@@ -162,7 +162,7 @@ impl<'s, G: Guard> MiniTx<'s, G> {
     /// Frees `page` with this record; it may be one of the mini-transaction's pages. The store frees it once
     /// the record is durable: in the next [`checkpoint`](crate::checkpoint), or in [`Wal::free_pending`]. Do
     /// not use its number before that; [`PageStore::allocate`](pagetier::PageStore::allocate) does not return
-    /// it. Until then the log keeps this record, and after a crash [`redo`](crate::redo) frees the page
+    /// it. Until then the log keeps this record, and after a crash [`recover`](crate::recover) frees the page
     /// again.
     ///
     /// # Panics
