@@ -341,9 +341,11 @@ impl<'c> Session<'c> {
         let setup = self.setup(policies, notes, warehouses, self.cli.terminals(warehouses));
         let bytes = db_bytes(&database.store);
         let row = Row::new(setup, measured, bytes, costs, backend, reopened, consistency);
-        let store = Arc::clone(&database.store);
+        // The last pages are written once their records are durable: the store's gate does not keep the log.
+        let (store, log) = (Arc::clone(&database.store), database.wal.clone());
         drop(database);
         close(store).await?;
+        drop(log);
         Ok(row)
     }
 
