@@ -55,7 +55,8 @@ impl Wal {
         if self.0.unmarked.swap(false, Ordering::AcqRel)
             && let Err(error) = self.record(Lsn(0)).await
         {
-            // The store knows less of its log than it could until the next segment; no change is lost.
+            // The store knows less of its log than it could until the next checkpoint; no change is lost.
+            self.0.unmarked.store(true, Ordering::Release);
             let error = pagetier::errors::Causes(&error);
             tracing::debug!(%error, "the store cannot record how far its log reaches");
         }

@@ -154,3 +154,23 @@ async fn a_long_record_after_short_ones_has_a_slot_of_its_own() {
     drop(wal);
     assert_eq!(bodies(&on(&log)).len(), 7);
 }
+
+/// Changes that were admitted while there was room were refused, though half of the last slot was free.
+#[tokio::test]
+async fn the_last_slot_of_a_device_takes_records_until_it_is_full() {
+    let device = device();
+    let wal = on(&device);
+    let mut last = wal.end();
+    loop {
+        let lsn = wal.append_commit(&[7; 10_000]).unwrap();
+        match wal.flush(lsn).await {
+            Ok(()) => last = lsn,
+            Err(error) => break assert_eq!(error.advice(), Advice::FreeSpace),
+        }
+    }
+    let newest = *wal.segment_starts().last().unwrap();
+    assert!(last.0 - newest > wal.record_bytes_max() - 20_000, "{} bytes in the last slot", last.0 - newest);
+    drop(wal);
+    let wal = on(&device);
+    assert_eq!((wal.end(), bodies(&wal).len() as u64), (last, last.0 / 10_000));
+}
