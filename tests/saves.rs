@@ -1,12 +1,17 @@
 //! Saves of the manifest take as long as an fsync does: nothing but their callers waits, and a caller that
 //! does not wait leaves nothing wrong behind.
 
-use pagetier::{Builder, PageId, PageStore};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+#![cfg(feature = "mutations")]
 
-const DELAY: Duration = Duration::from_millis(150);
+use pagetier::{Builder, PageId, PageStore};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+/// How long a save waits for what must happen meanwhile: far longer than that takes, however busy the
+/// machine.
+const GIVES_UP: Duration = Duration::from_secs(60);
 
 fn builder(folder: &tempfile::TempDir) -> Builder {
     let builder = PageStore::builder().directory(folder.path().join("s")).ssd_bytes(4 << 20);
@@ -17,108 +22,184 @@ fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// The longest time between two turns of a task, in milliseconds, since it was last asked.
-struct Ticks(Arc<AtomicU64>);
+/// The turns of a task. A save lasts until there were some.
+#[derive(Default)]
+struct Turns {
+    made: AtomicU64,
+    saves: AtomicU64,
+    paused: AtomicBool,
+}
 
-impl Ticks {
-    fn start() -> Self {
-        let longest = Arc::new(AtomicU64::new(0));
-        let ticks = Arc::clone(&longest);
+impl Turns {
+    fn start() -> Arc<Self> {
+        let turns = Arc::new(Self::default());
+        let of = Arc::clone(&turns);
         tokio::spawn(async move {
-            let mut last = Instant::now();
             loop {
                 tokio::time::sleep(Duration::from_millis(1)).await;
-                ticks.fetch_max(last.elapsed().as_millis() as u64, Ordering::Relaxed);
-                last = Instant::now();
+                of.made.fetch_add(1, Ordering::Relaxed);
             }
         });
-        Self(longest)
+        turns
+    }
+
+    fn save(&self) {
+        self.saves.fetch_add(1, Ordering::Relaxed);
+        let from = self.made.load(Ordering::Relaxed);
+        for _ in 0..GIVES_UP.as_millis() {
+            if self.made.load(Ordering::Relaxed) > from + 2 {
+                return;
+            }
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+        self.paused.store(true, Ordering::Relaxed);
     }
 
     async fn during<T>(&self, what: &str, act: impl Future<Output = T>) -> T {
-        self.0.store(0, Ordering::Relaxed);
-        let begun = Instant::now();
+        let before = self.saves.load(Ordering::Relaxed);
         let done = act.await;
-        assert!(begun.elapsed() >= DELAY, "{what} saved nothing");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-        let paused = self.0.load(Ordering::Relaxed);
-        assert!(paused < DELAY.as_millis() as u64, "{what} paused the runtime for {paused} ms");
+        assert!(self.saves.load(Ordering::Relaxed) > before, "{what} saved nothing");
+        assert!(!self.paused.load(Ordering::Relaxed), "{what} paused the runtime");
         done
     }
 }
 
-#[cfg(feature = "mutations")]
 #[tokio::test]
 async fn other_tasks_run_while_the_manifest_is_saved() {
-    let (folder, ticks) = (folder(), Ticks::start());
-    let store = builder(&folder).slow_saves(DELAY);
-    let store = ticks.during("an opening", store.open()).await.unwrap();
-    let space = ticks.during("create", store.spaces().create("t")).await.unwrap();
-    drop(ticks.during("growth", store.allocate(space)).await.unwrap());
+    let (folder, turns) = (folder(), Turns::start());
+    let saving = Arc::clone(&turns);
+    let store = builder(&folder).before_saves(move || saving.save());
+    let store = turns.during("an opening", store.open()).await.unwrap();
+    let space = turns.during("create", store.spaces().create("t")).await.unwrap();
+    drop(turns.during("growth", store.allocate(space)).await.unwrap());
     store.sync().await.unwrap();
-    ticks.during("free", store.free(PageId::new(space, 0))).await.unwrap();
+    turns.during("free", store.free(PageId::new(space, 0))).await.unwrap();
     drop(store.allocate(space).await.unwrap());
-    ticks.during("a sync after reuse", store.sync()).await.unwrap();
-    ticks
+    turns.during("a sync after reuse", store.sync()).await.unwrap();
+    turns
         .during("shrink", async {
             store.spaces().free(space, 0..64).await.unwrap();
             store.spaces().shrink(space).await.unwrap();
         })
         .await;
     let off = store.ssd().set_mode(pagetier::SsdMode::Off);
-    ticks.during("an exchange", off).await.unwrap();
-    ticks.during("attach", store.ssd().readmit()).await.unwrap();
-    ticks.during("remove", store.spaces().drop(space)).await.unwrap();
-    ticks.during("close", store.close()).await.unwrap();
+    turns.during("an exchange", off).await.unwrap();
+    turns.during("attach", store.ssd().readmit()).await.unwrap();
+    turns.during("remove", store.spaces().drop(space)).await.unwrap();
+    turns.during("close", store.close()).await.unwrap();
     let store = builder(&folder).open().await.unwrap();
     assert!(store.spaces().list().is_empty() && store.recovery().clean);
 }
 
+/// Lets saves begin, or holds them.
+#[derive(Default)]
+struct Gate {
+    /// The number of saves that pass before one is held; `None`: all.
+    passes: Mutex<Option<u32>>,
+    opened: Condvar,
+    holds: AtomicBool,
+    gave_up: AtomicBool,
+}
+
+impl Gate {
+    fn before_saves(self: &Arc<Self>, builder: Builder) -> Builder {
+        let gate = Arc::clone(self);
+        builder.before_saves(move || gate.pass())
+    }
+
+    fn pass(&self) {
+        let mut passes = self.passes.lock().unwrap();
+        if let Some(left) = passes.as_mut().filter(|left| **left > 0) {
+            *left -= 1;
+            return;
+        }
+        if passes.is_some() {
+            self.holds.store(true, Ordering::Relaxed);
+            let opened = self.opened.wait_timeout_while(passes, GIVES_UP, |passes| passes.is_some());
+            self.gave_up.fetch_or(opened.unwrap().1.timed_out(), Ordering::Relaxed);
+            self.holds.store(false, Ordering::Relaxed);
+        }
+    }
+
+    fn hold_after(&self, passes: u32) {
+        *self.passes.lock().unwrap() = Some(passes);
+    }
+
+    fn open(&self) {
+        *self.passes.lock().unwrap() = None;
+        self.opened.notify_all();
+        assert!(!self.gave_up.load(Ordering::Relaxed), "something waited for the save");
+    }
+
+    /// Runs `act` until a save is held, and drops it then; its result if it has ended before.
+    async fn until_held<T>(&self, act: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            done = act => Some(done),
+            () = async {
+                while !self.holds.load(Ordering::Relaxed) {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            } => None,
+        }
+    }
+}
+
 /// A store that is dropped during a save keeps its directory until the save has ended, and the drop does not
 /// wait for it.
-#[cfg(feature = "mutations")]
 #[tokio::test]
 async fn a_store_that_is_dropped_during_a_save_waits_for_it_elsewhere() {
-    let folder = folder();
-    let store = builder(&folder).slow_saves(DELAY).open().await.unwrap();
-    let save = tokio::time::timeout(DELAY / 5, store.spaces().create("t")).await;
-    assert!(save.is_err());
-    let (begun, left) = (Instant::now(), store.wait_closed());
+    let (folder, gate) = (folder(), Arc::new(Gate::default()));
+    let store = gate.before_saves(builder(&folder)).open().await.unwrap();
+    gate.hold_after(0);
+    assert!(gate.until_held(store.spaces().create("t")).await.is_none());
+    let mut left = pin!(store.wait_closed());
     drop(store);
-    assert!(begun.elapsed() < DELAY / 3, "the drop waited");
+    for _ in 0..20 {
+        let waited = tokio::time::timeout(Duration::from_millis(1), left.as_mut()).await;
+        assert!(waited.is_err(), "the save is still under way");
+    }
+    gate.open();
     left.await;
-    assert!(begun.elapsed() > DELAY / 3, "the save is still under way");
     let store = builder(&folder).open().await.unwrap();
     assert_eq!(store.spaces().list().len(), 1);
 }
 
 /// The save of a dropped opening continues: the next opening waits for it.
-#[cfg(feature = "mutations")]
 #[tokio::test]
 async fn an_opening_dropped_during_a_save_does_not_race_with_the_next() {
-    for parts in 0..8 {
-        let folder = folder();
-        let slow = builder(&folder).slow_saves(DELAY / 3);
-        let _ = tokio::time::timeout(DELAY / 6 * parts, slow.open()).await;
-        let store = builder(&folder).open().await.unwrap();
+    let mut dropped = 0;
+    for passes in 0..8 {
+        let (folder, gate) = (folder(), Arc::new(Gate::default()));
+        gate.hold_after(passes);
+        dropped += u32::from(gate.until_held(gate.before_saves(builder(&folder)).open()).await.is_none());
+        let mut opening = pin!(builder(&folder).open());
+        for _ in 0..20 {
+            let opened = tokio::time::timeout(Duration::from_millis(1), opening.as_mut()).await;
+            assert!(opened.is_err() || !gate.holds.load(Ordering::Relaxed), "it did not wait: {passes}");
+            if let Ok(opened) = opened {
+                opened.unwrap().close().await.unwrap();
+                opening.set(builder(&folder).open());
+            }
+        }
+        gate.open();
+        let store = opening.await.unwrap();
         store.spaces().create("t").await.unwrap();
-        // Whatever the first one still writes would be in effect by now.
-        tokio::time::sleep(DELAY).await;
-        store.spaces().create("u").await.unwrap();
         store.close().await.unwrap();
-        assert_eq!(builder(&folder).open().await.unwrap().spaces().list().len(), 2, "dropped after {parts}");
+        assert_eq!(builder(&folder).open().await.unwrap().spaces().list().len(), 1, "dropped after {passes}");
     }
+    assert!(dropped > 1, "{dropped}");
 }
 
-#[cfg(feature = "mutations")]
 async fn dropped_removal(rule: Option<pagetier_ssdcache::Mutation>) -> bool {
-    let folder = folder();
-    let store = builder(&folder).slow_saves(DELAY).mutation(rule).open().await.unwrap();
+    let (folder, gate) = (folder(), Arc::new(Gate::default()));
+    let store = gate.before_saves(builder(&folder)).mutation(rule).open().await.unwrap();
     let space = store.spaces().create("t").await.unwrap();
     store.allocate(space).await.unwrap()[..1].copy_from_slice(&[1]);
     store.sync().await.unwrap();
     // The space is marked as dropped in the manifest; the caller does not wait.
-    assert!(tokio::time::timeout(DELAY / 5, store.spaces().drop(space)).await.is_err());
+    gate.hold_after(0);
+    assert!(gate.until_held(store.spaces().drop(space)).await.is_none());
+    gate.open();
     store.get_mut(PageId::new(space, 0)).await.unwrap()[..1].copy_from_slice(&[2]);
     store.sync().await.unwrap();
     let left = store.wait_closed();
@@ -129,7 +210,6 @@ async fn dropped_removal(rule: Option<pagetier_ssdcache::Mutation>) -> bool {
 }
 
 /// The mark is on the disk, but not in memory, where the space continues to be used.
-#[cfg(feature = "mutations")]
 #[tokio::test]
 async fn a_dropped_removal_is_undone_by_the_next_sync() {
     assert!(dropped_removal(None).await);
@@ -138,11 +218,11 @@ async fn a_dropped_removal_is_undone_by_the_next_sync() {
 }
 
 /// Calls that are dropped at any time leave a manifest that agrees with memory after the next sync.
-#[cfg(feature = "mutations")]
 #[tokio::test]
 async fn calls_dropped_during_their_saves_leave_the_manifest_sound() {
     let folder = folder();
-    let store = builder(&folder).slow_saves(Duration::from_millis(4)).open().await.unwrap();
+    let slow = builder(&folder).before_saves(|| std::thread::park_timeout(Duration::from_millis(4)));
+    let store = slow.open().await.unwrap();
     let space = store.spaces().create("t").await.unwrap();
     for turn in 0..60_u64 {
         let wait = Duration::from_millis(turn % 7);

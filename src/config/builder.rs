@@ -186,11 +186,12 @@ impl Builder {
         self
     }
 
-    /// Test-only: delays every save of a manifest in a directory, as a slow fsync does.
+    /// Test-only: called in the saving thread before each save of a manifest in a directory, which may take
+    /// as long as a slow fsync.
     #[cfg(feature = "mutations")]
     #[doc(hidden)]
-    pub fn slow_saves(mut self, delay: Duration) -> Self {
-        self.config.slow_saves = Some(delay);
+    pub fn before_saves(mut self, before: impl Fn() + Send + Sync + 'static) -> Self {
+        self.config.before_saves = Some(crate::manifest::saver::BeforeSaves(std::sync::Arc::new(before)));
         self
     }
 

@@ -49,7 +49,7 @@ pub(crate) struct Config {
     /// The working directory at the opening: relative paths of the options lead from it.
     pub(super) working: Option<Arc<HeldDir>>,
     #[cfg(feature = "mutations")]
-    pub(crate) slow_saves: Option<std::time::Duration>,
+    pub(crate) before_saves: Option<crate::manifest::saver::BeforeSaves>,
     #[cfg(feature = "mutations")]
     pub(crate) map_piece: u32,
     /// The directory is a restoration's: a store in it is unfinished, and begins again as a new one under the

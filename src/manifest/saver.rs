@@ -20,12 +20,23 @@ struct Queue {
     running: bool,
 }
 
+/// Test-only: called in the saving thread before each save. A paused clock waits for such saves.
+#[cfg(feature = "mutations")]
+#[derive(Clone)]
+pub(crate) struct BeforeSaves(pub(crate) Arc<dyn Fn() + Send + Sync>);
+
+#[cfg(feature = "mutations")]
+impl std::fmt::Debug for BeforeSaves {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BeforeSaves").finish_non_exhaustive()
+    }
+}
+
 #[derive(Clone, Default)]
 pub(crate) struct Saver {
     queue: Arc<Mutex<Queue>>,
-    /// Test-only: how long each save takes at least. A paused clock waits for such saves.
     #[cfg(feature = "mutations")]
-    delay: Option<std::time::Duration>,
+    before: Option<BeforeSaves>,
 }
 
 impl std::fmt::Debug for Saver {
@@ -35,11 +46,11 @@ impl std::fmt::Debug for Saver {
 }
 
 impl Saver {
-    pub(crate) fn new(#[cfg(feature = "mutations")] delay: Option<std::time::Duration>) -> Self {
+    pub(crate) fn new(#[cfg(feature = "mutations")] before: Option<BeforeSaves>) -> Self {
         Self {
             queue: Arc::default(),
             #[cfg(feature = "mutations")]
-            delay,
+            before,
         }
     }
 
@@ -50,7 +61,7 @@ impl Saver {
     ) -> impl Future<Output = Option<T>> + Send + use<T, S> {
         let (done, result) = oneshot::channel();
         #[cfg(feature = "mutations")]
-        let holds_clock = self.delay.and_then(|_| hold_clock());
+        let holds_clock = self.before.as_ref().and_then(|_| hold_clock());
         // Queued under the lock, so that saves run in the order in which `begin` was called: a later save
         // must not land before an earlier one (I41).
         let mut queue = self.queue.lock();
@@ -88,8 +99,8 @@ impl Saver {
                 job
             };
             #[cfg(feature = "mutations")]
-            if let Some(delay) = self.delay {
-                std::thread::park_timeout(delay);
+            if let Some(BeforeSaves(before)) = &self.before {
+                before();
             }
             // The caller learns of a panic by the missing result; later saves must run even so.
             let _ = catch_unwind(AssertUnwindSafe(job));

@@ -473,7 +473,7 @@ impl Config {
     fn saver(&self) -> Saver {
         Saver::new(
             #[cfg(feature = "mutations")]
-            self.slow_saves,
+            self.before_saves.clone(),
         )
     }
 

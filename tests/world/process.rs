@@ -12,7 +12,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const CHILD: &str = "process::in_a_process_of_its_own";
 
@@ -187,9 +187,7 @@ fn forks(directory: &Path, kind: &str) {
                     }
                     fill(&store, version).await.unwrap();
                     check(&store, version).await;
-                    let began = std::time::Instant::now();
                     assert!(builder(&directory, io).open().await.is_err(), "its locks are gone");
-                    assert!(began.elapsed() < Duration::from_secs(10), "it is said to be leaving");
                 });
             }
             runtime.block_on(async {
@@ -276,8 +274,11 @@ fn control_forks(directory: &Path) {
     let killed = fork(|| {
         let kept = serving("killed");
         fork(|| {
-            let began = Instant::now();
-            while !directory.join("over").exists() && began.elapsed() < Duration::from_secs(15) {
+            // Not for ever, if the test has failed.
+            for _ in 0..15_000 {
+                if directory.join("over").exists() {
+                    break;
+                }
                 child::pause(Duration::from_millis(20));
             }
         });

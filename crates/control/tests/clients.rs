@@ -4,7 +4,7 @@ use crate::world::{Load, Raw, World};
 use pagetier::{DrainOptions, SsdMode};
 use pagetier_control::{Client, Request};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -23,9 +23,9 @@ async fn a_client_that_breaks_off_stops_its_drain_and_loses_nothing() {
     assert!(lines > 0);
     drop(client);
     // The request no longer holds the store once its client is gone.
-    let began = Instant::now();
+    let pages = world.hdd.ops();
     while std::sync::Arc::strong_count(&world.store) > 1 {
-        assert!(began.elapsed() < Duration::from_secs(20), "the request goes on without its client");
+        assert!(world.hdd.ops() < pages + 8, "the request goes on without its client");
         sleep(Duration::from_millis(10)).await;
     }
     world.hdd.clear_faults();
@@ -124,9 +124,7 @@ async fn clients_are_bounded() {
     assert!(why.to_string().contains("later"), "{why}");
     silent.pop();
     // Its place is free as soon as the server has noticed.
-    let began = Instant::now();
     while world.ask(Request::Stat {}).await.is_err() {
-        assert!(began.elapsed() < Duration::from_secs(20));
         sleep(Duration::from_millis(20)).await;
     }
     // The store's own calls are not bounded by that.

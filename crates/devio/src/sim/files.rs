@@ -44,6 +44,18 @@ pub enum FileFault {
 #[derive(Clone, Debug)]
 pub struct SimFiles(Arc<Mutex<Disk>>);
 
+/// Told of each call before it changes or syncs anything; it may take the file system as it is.
+type Look = Arc<dyn Fn(&dyn Fn() -> SimFiles) + Send + Sync>;
+
+#[derive(Clone)]
+struct Looks(Look);
+
+impl std::fmt::Debug for Looks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Looks").finish_non_exhaustive()
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Disk {
     nodes: BTreeMap<u64, Node>,
@@ -58,6 +70,7 @@ struct Disk {
     /// The bytes that are free; `None`: any number.
     free: Option<u64>,
     power: SimPower,
+    looks: Option<Looks>,
 }
 
 #[derive(Clone, Debug)]
@@ -185,6 +198,7 @@ impl SimFiles {
             fault: None,
             free: None,
             power: power.clone(),
+            looks: None,
         };
         Self(Arc::new(Mutex::new(disk)))
     }
@@ -207,6 +221,17 @@ impl SimFiles {
         disk.fault = Some((disk.calls + n, fault));
     }
 
+    /// Lets nothing fail from now on.
+    pub fn clear_faults(&self) {
+        self.0.lock().fault = None;
+    }
+
+    /// Tells `look` of each call before it changes or syncs anything. What that passes on takes a copy of the
+    /// file system at this moment; `look` may use no other way to it.
+    pub fn before_each(&self, look: impl Fn(&dyn Fn() -> Self) + Send + Sync + 'static) {
+        self.0.lock().looks = Some(Looks(Arc::new(look)));
+    }
+
     /// Leaves `bytes` free; `None`: any number. Files take whole blocks of 4 KiB, names take none.
     pub fn set_free(&self, bytes: Option<u64>) {
         self.0.lock().free = bytes;
@@ -226,7 +251,7 @@ impl SimFiles {
     pub fn after_kill(&self, seed: u64, power: &SimPower) -> Self {
         let mut disk = self.0.lock().clone();
         (disk.rng, disk.power) = (SmallRng::seed_from_u64(seed), power.clone());
-        (disk.calls, disk.fault) = (0, None);
+        (disk.calls, disk.fault, disk.looks) = (0, None, None);
         for node in disk.nodes.values_mut() {
             if let Node::File(file) = node {
                 file.locked = false;
@@ -239,6 +264,9 @@ impl SimFiles {
 impl Disk {
     /// Begins a call that changes or syncs something. Returns how it fails after its beginning.
     fn begin(&mut self) -> Result<Option<FileFault>> {
+        if let Some(Looks(look)) = &self.looks {
+            look(&|| SimFiles(Arc::new(Mutex::new(Self { looks: None, ..self.clone() }))));
+        }
         self.power.begin().ok_or_else(off)?;
         let call = self.calls;
         self.calls += 1;

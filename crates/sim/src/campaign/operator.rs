@@ -20,7 +20,6 @@ use rand::Rng;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 use tempfile::TempDir;
 
 /// The maximum number of backups of a session: each is restored at its end.
@@ -275,7 +274,7 @@ async fn restored(plan: &Plan, chain: &Path, to: &Path, number: u32) -> Result<P
         // Of another size and policy than the store's, and intact.
         let builder = plan.builder().ssd_bytes(0).ring_pages(4).mutation(None).directory(to);
         // The paused clock waits for its saves.
-        let builder = builder.slow_saves(Duration::ZERO);
+        let builder = builder.before_saves(|| ());
         builder.hdd_device(Arc::clone(&hdd)).ring_device(Arc::clone(&ring))
     };
     builder().restore(chain, Some(number), |_| ()).await.map_err(|error| error.to_string())?;

@@ -15,7 +15,6 @@ use rand::Rng;
 use rand::rngs::SmallRng;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// A backup, and what the engine knew at its beginning and at its end.
 #[derive(Debug)]
@@ -122,7 +121,7 @@ async fn with_later_log(plan: &Plan, builder: Builder, now: &Moment) -> Result<O
     };
     let media = Media { pages, log, manifest: MemoryManifest::default() };
     let watch = Watch::new(plan, media, now.model.clone(), 1);
-    match open::on(&watch, builder.create(false), watch.log_device(), Terms::of(plan)).await {
+    match open::on(&watch, builder.create(false), watch.log_media(), Terms::of(plan)).await {
         Ok(db) => {
             let mut model = now.model.clone();
             let checked = check(&db, &mut model, now.model.acked, false).await;
@@ -143,5 +142,5 @@ async fn with_later_log(plan: &Plan, builder: Builder, now: &Moment) -> Result<O
 fn store_in(plan: &Plan, dir: &Path) -> Builder {
     let builder = plan.builder().ssd_bytes(0).ring_pages(4).mutation(None).directory(dir);
     // The paused clock waits for its saves.
-    builder.slow_saves(Duration::ZERO)
+    builder.before_saves(|| ())
 }

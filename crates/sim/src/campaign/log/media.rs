@@ -1,7 +1,7 @@
-//! The log's medium: on a simulated device that completes at once, so that its calls need no thread.
+//! The log's medium: on a simulated device or files that complete at once, so that its calls need no thread.
 
 use super::watch::Watch;
-use pagetier_wal::{DeviceMedia, Media};
+use pagetier_wal::Media;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use std::sync::Arc;
 /// A medium whose calls run inline, and which tells the model where each write of the log begins.
 #[derive(Debug)]
 pub(super) struct Inline {
-    media: DeviceMedia,
+    media: Box<dyn Media>,
     watch: Arc<Watch>,
     /// Where the open segment ends.
     at: u64,
 }
 
 impl Inline {
-    pub(super) fn new(media: DeviceMedia, watch: &Arc<Watch>) -> Self {
+    pub(super) fn new(media: Box<dyn Media>, watch: &Arc<Watch>) -> Self {
         Self { media, watch: Arc::clone(watch), at: 0 }
     }
 

@@ -4,13 +4,15 @@
 //! | file | job |
 //! | --- | --- |
 //! | `model` | what the engine was told, and what an opening must show |
-//! | `media`, `watch` | the log's medium; the devices, and moments of them |
+//! | `disk`, `media` | what the log is on: a device, or files |
+//! | `watch` | the devices, and moments of them |
 //! | `open` | openings, and the check of everything that a store shows |
 //! | `work`, `life` | the operations of an engine, and its lives |
 //! | `backup` | backups and restorations |
 //! | `twist` | wrong, older, damaged logs; a lost SSD |
 
 mod backup;
+mod disk;
 mod life;
 mod media;
 mod model;
@@ -20,6 +22,7 @@ mod watch;
 mod work;
 
 use self::backup::Shelf;
+use self::disk::LogDisk;
 use self::life::Life;
 use self::model::Model;
 use self::open::{Parts, Terms, check};
@@ -216,7 +219,8 @@ fn outcome(rng: &mut SmallRng) -> Outcome {
 
 impl SharedMedia {
     pub(super) fn blank(plan: &Plan) -> Self {
-        let Media { pages, log, .. } = blank(plan, 0);
+        let Media { pages, .. } = blank(plan, 0);
+        let log = SimDevice::new("log", Terms::of(plan).log_bytes(), plan.seed + 3, &pages.power);
         Self::of(pages, log)
     }
 }
@@ -231,6 +235,6 @@ fn blank(plan: &Plan, salt: u64) -> Media {
         hdd = hdd.with_atomic_writes(PAGE_BYTES as usize);
     }
     let [ssd, ring] = [("ssd", 1), ("ring", 2)].map(|(name, at)| device(name, at, plan.flush_failures[1]));
-    let log = SimDevice::new("log", Terms::of(plan).log_bytes(), seed + 3, &power);
+    let log = LogDisk::blank(plan, seed + 3, &power);
     Media { pages: Disks { hdd, ssd, ring, power }, log, manifest: MemoryManifest::default() }
 }

@@ -375,8 +375,10 @@ impl Model {
                 Found::Bytes(bytes) if bytes.iter().all(|byte| *byte == 0) => {
                     format!("page {page} is blank; {}", describe(versions, end))
                 }
-                Found::Bytes(_) => {
-                    format!("page {page} is mixed, or another page; {}", describe(versions, end))
+                Found::Bytes(bytes) => {
+                    let begins = &bytes[..bytes.len().min(16)];
+                    let described = describe(versions, end);
+                    format!("page {page} is mixed, or another page, {begins:x?}; {described}")
                 }
             });
         };

@@ -1,5 +1,6 @@
 //! Opens a store with its log, and checks everything that it shows.
 
+use super::disk::LogDisk;
 use super::media::Inline;
 use super::model::{Found, Model, SpaceState};
 use super::watch::Watch;
@@ -7,13 +8,14 @@ use crate::campaign::disks::{Disks, SharedDisks};
 use crate::campaign::plan::Plan;
 use pagetier::{Builder, Error, MemoryManifest, PageId, SpaceId};
 use pagetier_devio::{SharedDevice, SimDevice};
-use pagetier_wal::{DeviceMedia, Keep, LoggedStore, Wal, WalOptions};
+use pagetier_wal::{Keep, LoggedStore, Media, Wal, WalOptions};
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The size of the log's segments, in bytes.
-const SEGMENT_BYTES: u64 = 64 << 10;
+pub(super) const SEGMENT_BYTES: u64 = 64 << 10;
 
 /// The slots of a log on a device begin there, and have this size.
 pub(super) const SLOTS_AT: u64 = 64 << 10;
@@ -28,6 +30,8 @@ pub(super) struct Terms {
     pub(super) keep: Keep,
     pub(super) capacity: u64,
     pub(super) slots: u64,
+    /// The log is on files instead of a device.
+    pub(super) on_files: bool,
 }
 
 impl Terms {
@@ -38,7 +42,8 @@ impl Terms {
         let capacity = [256 << 10, 256 << 10, 300 << 10, 512 << 10][(mixed >> 1 & 3) as usize];
         // What the device of a log needs at least, and as much again for what the SSD may hold.
         let least = capacity * 4 / SLOT_BYTES * if keep == Keep::ForSsdLoss { 3 } else { 1 };
-        Self { keep, capacity, slots: least + [1, 2, 4, 8][(mixed >> 3 & 3) as usize] }
+        let slots = least + [1, 2, 4, 8][(mixed >> 3 & 3) as usize];
+        Self { keep, capacity, slots, on_files: mixed >> 5 & 1 == 1 }
     }
 
     pub(super) fn options(self) -> WalOptions {
@@ -55,7 +60,7 @@ impl Terms {
 #[derive(Default)]
 pub(super) struct Parts {
     /// The log.
-    pub(super) log: Option<Arc<SimDevice>>,
+    pub(super) log: Option<LogDisk>,
     /// The SSD, and the ring, are lost; true: a blank SSD is in their place.
     pub(super) lost: Option<bool>,
 }
@@ -63,8 +68,8 @@ pub(super) struct Parts {
 /// Opens the store, perhaps with other parts.
 pub(super) async fn open(watch: &Arc<Watch>, plan: &Plan, parts: &Parts) -> Result<LoggedStore, String> {
     let log = match &parts.log {
-        Some(log) => Arc::clone(log) as SharedDevice,
-        None => watch.log_device(),
+        Some(log) => log.media(|device| Arc::clone(device) as SharedDevice),
+        None => watch.log_media(),
     };
     let builder = plan.builder_on(watch.devices(), &watch.manifest);
     let builder = match parts.lost {
@@ -89,14 +94,14 @@ fn without_ssd(
     builder.ssd_bytes(0).ring_device(device("ring")).accept_ssd_loss(true)
 }
 
-/// Opens the store that `builder` describes with the log on a device.
+/// Opens the store that `builder` describes with the log on this medium.
 pub(super) async fn on(
     watch: &Arc<Watch>,
     builder: Builder,
-    log: SharedDevice,
+    log: io::Result<Box<dyn Media>>,
     terms: Terms,
 ) -> Result<LoggedStore, String> {
-    let media = DeviceMedia::open(log, SEGMENT_BYTES).map_err(|error| format!("log: {error}"))?;
+    let media = log.map_err(|error| format!("log: {error}"))?;
     let wal = Wal::on(Box::new(Inline::new(media, watch)), terms.options()).map_err(|e| causes(&e))?;
     LoggedStore::on(builder, wal).await.map_err(|error| {
         let _ = error.advice();

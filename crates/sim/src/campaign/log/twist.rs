@@ -2,19 +2,18 @@
 //! opens with everything that was acknowledged, or it is refused and nothing has changed: with the right
 //! parts back, everything is there.
 
-use super::media::prefix_bytes;
-use super::open::{self, LEAVES, Parts, SLOT_BYTES, SLOTS_AT, Terms, check};
+use super::disk::{LogDisk, Segment};
+use super::open::{self, LEAVES, Parts, Terms, check};
 use super::watch::{Media, Moment, Watch};
 use crate::campaign::moment::Outcome;
 use crate::campaign::plan::Plan;
 use crate::campaign::totals::Totals;
 use crate::campaign::twist::Twist;
 use crate::campaign::world::in_virtual_time;
-use pagetier_devio::{Device, SimDevice};
+use pagetier_devio::Device;
 use pagetier_wal::Keep;
 use rand::Rng;
 use rand::rngs::SmallRng;
-use std::sync::Arc;
 
 /// What the adversary has at hand.
 pub(super) struct Past<'a> {
@@ -29,7 +28,7 @@ struct Twisted {
     /// Instead of the store's pages.
     pages: Option<Media>,
     /// Instead of the store's log.
-    log: Option<SimDevice>,
+    log: Option<LogDisk>,
     /// The log may have lost what follows this position.
     excused: Option<u64>,
 }
@@ -44,7 +43,7 @@ pub(super) fn examine(
     totals: &mut Totals,
 ) -> Result<(), String> {
     let media = moment.crashed(outcome);
-    let Some(twisted) = twisted(twist, &media, moment, past, rng) else { return Ok(()) };
+    let Some(twisted) = twisted(plan, twist, &media, moment, past, rng) else { return Ok(()) };
     let loses = plan.slots > 0 && twisted.pages.is_none() && !moment.model.loaded;
     let lost = (loses && (twist == Twist::LostSsd || rng.random_bool(0.25))).then(|| rng.random_bool(0.5));
     if twist == Twist::LostSsd && lost.is_none() {
@@ -72,8 +71,8 @@ async fn attempt(
     let other = twisted.pages.map(|pages| Watch::new(plan, pages, moment.model.clone(), 1));
     let wrong = other.as_ref().unwrap_or(&right);
     let log = match (twisted.log, &other) {
-        (Some(log), _) => Some(Arc::new(log)),
-        (None, Some(_)) => Some(Arc::clone(&right.log)),
+        (Some(log), _) => Some(log),
+        (None, Some(_)) => Some(right.log.clone()),
         (None, None) => None,
     };
     let before = (wrong.snapshot(), right.snapshot(), log.as_ref().map(|log| log.snapshot()));
@@ -113,7 +112,12 @@ async fn attempt(
         return Err(format!("refused ({refusal}), but it changed:{parts}{log}"));
     }
     drop((log, parts));
-    let db = open::open(&right, plan, &Parts::default()).await;
+    // A loss of the SSD that was accepted before redo is final.
+    let lost = lost.filter(|_| refusal.contains("the log cannot be redone"));
+    let db = open::open(&right, plan, &Parts { log: None, lost }).await;
+    if lost.is_some() && db.as_ref().is_err_and(|again| again.contains("lost changes with the SSD")) {
+        return Ok(("refused, after the loss of the SSD was accepted", 0));
+    }
     let db = db.map_err(|error| format!("refused ({refusal}); with the right parts back: {error}"))?;
     let mut model = moment.model.clone();
     let checked = check(&db, &mut model, acked, false).await;
@@ -135,6 +139,7 @@ fn changed(before: &(Vec<Vec<u8>>, Option<Vec<u8>>), after: &(Vec<Vec<u8>>, Opti
 
 /// What the twist makes of the store; `None`: there is nothing to twist.
 fn twisted(
+    plan: &Plan,
     twist: Twist,
     media: &Media,
     moment: &Moment,
@@ -142,15 +147,15 @@ fn twisted(
     rng: &mut SmallRng,
 ) -> Option<Twisted> {
     let power = &media.pages.power;
-    let of_log = |log: SimDevice| Some(Twisted { pages: None, log: Some(log), excused: None });
+    let of_log = |log: LogDisk| Some(Twisted { pages: None, log: Some(log), excused: None });
     let older = |known: &dyn Fn(&Moment) -> bool, rng: &mut SmallRng| {
         let all: Vec<&Moment> = past.line.iter().copied().filter(|old| known(old)).collect();
         (!all.is_empty()).then(|| all[rng.random_range(0..all.len())])
     };
-    let own = || media.log.fork(5, power);
+    let own = || media.log.fork(power);
     match twist {
         Twist::LostSsd => Some(Twisted { pages: None, log: None, excused: None }),
-        Twist::BlankLog => of_log(SimDevice::new("log", media.log.size(), 5, power)),
+        Twist::BlankLog => of_log(LogDisk::blank(plan, 5, power)),
         Twist::ForeignLog => of_log(past.foreign.log(power)),
         Twist::ForeignPages => Some(Twisted { pages: Some(past.foreign.fork()), log: None, excused: None }),
         Twist::StaleLog => of_log(older(&|old| is_known_older(old, moment), rng)?.log(power)),
@@ -166,40 +171,67 @@ fn twisted(
             of_log(sibling.log(power))
         }
         Twist::ShortLog => {
-            let slots = (media.log.size() - SLOTS_AT) / SLOT_BYTES;
-            of_log(media.log.truncated(SLOTS_AT + rng.random_range(0..slots) * SLOT_BYTES, 5, power))
+            let log = own();
+            let segments = log.segments();
+            if let LogDisk::Device(device) = &log {
+                return of_log(LogDisk::shortened(device, rng, power));
+            }
+            let (position, segment, at) = acked_byte(&segments, moment, rng)?;
+            log.cut(segment, at);
+            // In the newest segment everything that follows is lost as well.
+            let newest = segments.last().is_some_and(|last| last.start == segment.start);
+            let excused = newest.then(|| last_write(moment, position));
+            Some(Twisted { pages: None, log: Some(log), excused })
         }
         Twist::NoNewest | Twist::Gap | Twist::NoOldest => {
             let log = own();
-            let segments = Segments::of(&log.snapshot());
-            let count = segments.0.len();
+            let segments = log.segments();
+            let count = segments.len();
             let at = match twist {
                 Twist::NoNewest => count.checked_sub(1)?,
                 Twist::NoOldest => 0,
                 _ => rng.random_range(1..count.checked_sub(1).filter(|last| *last > 1)?),
             };
-            let (start, slot) = *segments.0.get(at)?;
-            log.implant(slot, &[0; 8192]);
+            let segment = segments.get(at)?;
+            log.remove(segment);
             // The pages may not know of it yet.
-            let unknown = twist == Twist::NoNewest && moment.model.known <= start;
-            Some(Twisted { pages: None, log: Some(log), excused: unknown.then_some(start) })
+            let unknown = twist == Twist::NoNewest && moment.model.known <= segment.start;
+            Some(Twisted { pages: None, log: Some(log), excused: unknown.then_some(segment.start) })
         }
-        Twist::Rot => rot(own(), moment, rng),
+        Twist::Rot => {
+            let log = own();
+            let segments = log.segments();
+            let (position, segment, at) = acked_byte(&segments, moment, rng)?;
+            let len = [1, 1, 20, 512][rng.random_range(0..4)];
+            rot(&log, segment, at, len, rng);
+            Some(Twisted { pages: None, log: Some(log), excused: excuse(moment, position, len) })
+        }
         Twist::RotAnywhere => {
             let log = own();
-            let at = rng.random_range(0..log.size());
-            log.rot(at..(at + rng.random_range(1..2000)).min(log.size()), rng.random());
-            // It may hit the last writes anywhere.
-            let from = moment.model.acked.saturating_sub(2000);
-            Some(Twisted { pages: None, log: Some(log), excused: Some(last_write(moment, from)) })
+            if let LogDisk::Device(device) = &log {
+                let at = rng.random_range(0..device.size());
+                device.rot(at..(at + rng.random_range(1..2000)).min(device.size()), rng.random());
+            } else {
+                let segments = log.segments();
+                let segment = segments.get(rng.random_range(0..segments.len().max(1)))?;
+                let at = rng.random_range(0..segment.bytes().len().max(1));
+                rot(&log, segment, at, rng.random_range(1..2000), rng);
+            }
+            // It may hit the last write anywhere, and what precedes it.
+            let last = moment.model.batches.range(..moment.model.acked).next_back().copied().unwrap_or(0);
+            let excused = last_write(moment, last.saturating_sub(2000));
+            Some(Twisted { pages: None, log: Some(log), excused: Some(excused) })
         }
     }
 }
 
-/// Damages an acknowledged record.
-fn rot(log: SimDevice, moment: &Moment, rng: &mut SmallRng) -> Option<Twisted> {
-    let segments = Segments::of(&log.snapshot());
-    let (start, _) = *segments.0.first()?;
+/// An acknowledged byte of the log: its position, its segment, and its offset there.
+fn acked_byte<'a>(
+    segments: &'a [Segment],
+    moment: &Moment,
+    rng: &mut SmallRng,
+) -> Option<(u64, &'a Segment, usize)> {
+    let start = segments.first()?.start;
     let acked = moment.model.acked;
     if acked <= start {
         return None;
@@ -207,15 +239,22 @@ fn rot(log: SimDevice, moment: &Moment, rng: &mut SmallRng) -> Option<Twisted> {
     // The newest records are in as much danger as all others together.
     let from = if rng.random_bool(0.5) { start } else { start.max(acked.saturating_sub(9000)) };
     let position = rng.random_range(from..acked);
-    let at = segments.offset_of(position)?;
-    let len = [1, 1, 20, 512][rng.random_range(0..4)];
-    let mut bytes = log.snapshot()[at as usize..at as usize + len].to_vec();
+    let segment = segments.iter().rev().find(|segment| segment.start <= position)?;
+    Some((position, segment, segment.offset_of(position)?))
+}
+
+/// Changes every byte of a range of a segment.
+fn rot(log: &LogDisk, segment: &Segment, at: usize, len: usize, rng: &mut SmallRng) {
+    let mut bytes: Vec<u8> = segment.bytes().iter().skip(at).take(len).copied().collect();
     bytes.iter_mut().for_each(|byte| *byte ^= rng.random_range(1..=255_u8));
-    log.implant(at, &bytes);
-    // Without a sound later write, damage to the last ones is no different from a crash during them.
-    let is_last = moment.model.batches.range(position + len as u64..).next().is_none_or(|at| *at >= acked);
-    let excused = is_last.then(|| last_write(moment, position));
-    Some(Twisted { pages: None, log: Some(log), excused })
+    log.implant(segment, at, &bytes);
+}
+
+/// What damage from `position` on may have lost: without a sound later write, damage to the last ones is no
+/// different from a crash during them.
+fn excuse(moment: &Moment, position: u64, len: usize) -> Option<u64> {
+    let later = moment.model.batches.range(position + len as u64..).next();
+    later.is_none_or(|at| *at >= moment.model.acked).then(|| last_write(moment, position))
 }
 
 /// Where the write of the log began that has `position`: if it and all later ones are damaged, they may pass
@@ -230,31 +269,4 @@ fn last_write(moment: &Moment, position: u64) -> u64 {
 fn is_known_older(old: &Moment, new: &Moment) -> bool {
     let reopened = old.model.opening < new.model.opening && new.model.acked_since;
     !old.recovering && (old.end < new.model.known || reopened)
-}
-
-/// Where the log's segments are: the position at which each begins, and the offset of its slot; the device.
-struct Segments(Vec<(u64, u64)>, Vec<u8>);
-
-impl Segments {
-    fn of(device: &[u8]) -> Self {
-        let mut found = Vec::new();
-        let mut at = SLOTS_AT as usize;
-        while let Some(slot) = device.get(at..at + 8192) {
-            let copies = slot.chunks(4096);
-            let named = copies
-                .filter(|copy| copy.starts_with(b"PTLOGSEG"))
-                .find_map(|copy| copy[24..32].first_chunk::<8>().map(|start| u64::from_le_bytes(*start)));
-            found.extend(named.map(|start| (start, at as u64)));
-            at += SLOT_BYTES as usize;
-        }
-        found.sort_unstable();
-        Self(found, device.to_vec())
-    }
-
-    /// The offset of the byte at `position`.
-    fn offset_of(&self, position: u64) -> Option<u64> {
-        let (start, slot) = self.0.iter().rev().find(|(start, _)| *start <= position)?;
-        let records = slot + 8192;
-        Some(records + prefix_bytes(&self.1[records as usize..]) as u64 + (position - start))
-    }
 }

@@ -1,6 +1,7 @@
 //! The devices of a store and its log under observation: moments of all of them are taken at the boundaries
 //! of their operations.
 
+use super::disk::{LogDisk, LogMoment};
 use super::model::Model;
 use crate::campaign::disks::{Disks, SharedDisks};
 use crate::campaign::moment::{Outcome, bounded_power};
@@ -14,13 +15,14 @@ use pagetier_wal::LoggedStore;
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 /// The media of a store with a log.
 pub(super) struct Media {
     pub(super) pages: Disks,
-    pub(super) log: SimDevice,
+    pub(super) log: LogDisk,
     pub(super) manifest: MemoryManifest,
 }
 
@@ -28,7 +30,7 @@ pub(super) struct Media {
 #[derive(Debug)]
 pub(super) struct Moment {
     pages: [SimMoment; 3],
-    log: SimMoment,
+    log: LogMoment,
     manifest: MemoryManifest,
     pub(super) model: Model,
     /// Where the log ended, what was in memory included.
@@ -55,12 +57,15 @@ impl Moment {
         };
         let [hdd, ssd, ring] = &self.pages;
         let (hdd, ssd, ring) = (after(hdd, 0), after(ssd, 0x55), after(ring, 0xaa));
-        let log = after(&self.log, 0x106);
+        let log = match cut {
+            true => self.log.after_power_cut(seed ^ 0x106, &power),
+            false => self.log.after_kill(seed ^ 0x106, &power),
+        };
         Media { pages: Disks { hdd, ssd, ring, power }, log, manifest: self.manifest.fork() }
     }
 
     /// The log alone, as it could be read at this moment.
-    pub(super) fn log(&self, power: &SimPower) -> SimDevice {
+    pub(super) fn log(&self, power: &SimPower) -> LogDisk {
         self.log.fork(7, power)
     }
 
@@ -100,7 +105,7 @@ pub(super) struct Watch {
     pub(super) hdd: Arc<SimDevice>,
     pub(super) ssd: Arc<SimDevice>,
     ring: Arc<SimDevice>,
-    pub(super) log: Arc<SimDevice>,
+    pub(super) log: LogDisk,
     pub(super) power: SimPower,
     pub(super) manifest: Arc<MemoryManifest>,
     pub(super) model: Mutex<Model>,
@@ -127,17 +132,26 @@ impl Watch {
             moments: Vec::new(),
             db: Weak::new(),
         };
-        Arc::new(Self {
+        let watch = Arc::new(Self {
             hdd: Arc::new(hdd),
             ssd: Arc::new(ssd),
             ring: Arc::new(ring),
-            log: Arc::new(log),
+            log,
             power,
             manifest: Arc::new(manifest),
             model: Mutex::new(model),
             troubled: AtomicBool::new(false),
             inside: Mutex::new(inside),
-        })
+        });
+        if let LogDisk::Files(files) = &watch.log {
+            let seen = Arc::downgrade(&watch);
+            files.before_each(move |copy| {
+                if let Some(watch) = seen.upgrade() {
+                    watch.boundary_of(|| LogMoment::Files(copy()));
+                }
+            });
+        }
+        watch
     }
 
     /// The pages' devices, as an opening gets them.
@@ -146,9 +160,9 @@ impl Watch {
         SharedDisks { hdd: one(&self.hdd), ssd: one(&self.ssd), ring: one(&self.ring) }
     }
 
-    /// The log's device, as an opening gets it.
-    pub(super) fn log_device(self: &Arc<Self>) -> SharedDevice {
-        self.seen(&self.log)
+    /// The log's medium, as an opening gets it.
+    pub(super) fn log_media(self: &Arc<Self>) -> io::Result<Box<dyn pagetier_wal::Media>> {
+        self.log.media(|device| self.seen(device))
     }
 
     fn seen(self: &Arc<Self>, device: &Arc<SimDevice>) -> SharedDevice {
@@ -171,26 +185,31 @@ impl Watch {
 
     /// Takes this moment regardless of the rate.
     pub(super) fn now(&self) -> Moment {
-        self.moment(&mut self.inside.lock())
+        self.moment(&mut self.inside.lock(), || self.log.moment())
     }
 
     fn boundary(&self) {
+        self.boundary_of(|| self.log.moment());
+    }
+
+    /// A boundary at which `log` is that of the log.
+    fn boundary_of(&self, log: impl FnOnce() -> LogMoment) {
         let mut inside = self.inside.lock();
         inside.boundaries += 1;
         let Rate { share, max } = inside.rate;
         if inside.moments.len() < max && inside.rng.random_bool(share) {
-            let moment = self.moment(&mut inside);
+            let moment = self.moment(&mut inside, log);
             inside.moments.push(moment);
         }
     }
 
-    fn moment(&self, inside: &mut Inside) -> Moment {
+    fn moment(&self, inside: &mut Inside, log: impl FnOnce() -> LogMoment) -> Moment {
         let mut model = self.model.lock();
         let end = inside.db.upgrade().map_or(model.acked, |db| db.wal().end().0);
         model.resolve(end);
         Moment {
             pages: [self.hdd.moment(), self.ssd.moment(), self.ring.moment()],
-            log: self.log.moment(),
+            log: log(),
             manifest: self.manifest.fork(),
             model: model.at_moment(inside.recovering),
             end,
@@ -201,8 +220,8 @@ impl Watch {
 
     /// All bytes of all media.
     pub(super) fn snapshot(&self) -> (Vec<Vec<u8>>, Option<Vec<u8>>) {
-        let all = [&self.hdd, &self.ssd, &self.ring, &self.log].map(|device| device.snapshot());
-        (all.into(), self.manifest.to_bytes())
+        let [hdd, ssd, ring] = [&self.hdd, &self.ssd, &self.ring].map(|device| device.snapshot());
+        (vec![hdd, ssd, ring, self.log.snapshot()], self.manifest.to_bytes())
     }
 
     pub(super) fn trouble(&self) {
@@ -214,7 +233,8 @@ impl Watch {
     }
 
     pub(super) fn clear_faults(&self) {
-        [&self.hdd, &self.ssd, &self.ring, &self.log].iter().for_each(|device| device.clear_faults());
+        [&self.hdd, &self.ssd, &self.ring].iter().for_each(|device| device.clear_faults());
+        self.log.clear_faults();
         self.manifest.fail_saves(0, 0, false);
     }
 }

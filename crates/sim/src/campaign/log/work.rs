@@ -14,6 +14,7 @@ use pagetier_wal::{LoggedBackupError, LoggedStore, MiniTx, WalError};
 use parking_lot::MutexGuard;
 use rand::Rng;
 use rand::rngs::SmallRng;
+use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
@@ -463,12 +464,21 @@ impl Worker {
 
     async fn checkpoint(&mut self) -> Outcome {
         let db = Arc::clone(&self.db);
-        let (end, oldest) = (db.wal().durable().0, db.wal().oldest());
+        let end = db.wal().durable().0;
         let polls = self.polls(0.25);
-        match up_to(polls, db.checkpoint()).await {
+        let mut removes = false;
+        let mut checkpoint = pin!(db.checkpoint());
+        // Another one beside it may have been told of an earlier end.
+        let own = poll_fn(|cx| {
+            let oldest = db.wal().oldest();
+            let polled = checkpoint.as_mut().poll(cx);
+            removes |= db.wal().oldest() > oldest;
+            polled
+        });
+        match up_to(polls, own).await {
             Some(Ok(())) => {
                 // One that removes a segment tells the pages how far the log goes.
-                if db.wal().oldest() > oldest {
+                if removes {
                     self.model().know(end);
                 }
                 Ok(())
@@ -542,8 +552,10 @@ impl Worker {
         }
         tokio::time::sleep(LEAVES).await;
         let there = db.spaces().list().iter().any(|info| info.id == space);
-        let state = if there { SpaceState::Live } else { SpaceState::Gone };
-        self.model().space_is(space, state);
+        // One whose record failed may be gone after a crash.
+        if !there || !self.watch.is_troubled() {
+            self.model().space_is(space, if there { SpaceState::Live } else { SpaceState::Gone });
+        }
         Ok(())
     }
 
@@ -623,17 +635,13 @@ impl Worker {
         self.commit_by_call(db, tx, &changes, &[]).await
     }
 
-    /// Lets operations of the log's device fail for a while. Then everything works again.
+    /// Lets calls of the log's device, or file system, fail for a while. Then everything works again.
     async fn log_fails(&mut self) -> Outcome {
         if self.watch.is_troubled() {
             return Ok(());
         }
         self.watch.trouble();
-        let effect = [FaultEffect::Eio, FaultEffect::NoSpace][self.rng.random_range(0..2)];
-        let op = [IoOp::Write, IoOp::Write, IoOp::Flush][self.rng.random_range(0..3)];
-        let log = Arc::clone(&self.watch.log);
-        let from = log.ops() + self.rng.random_range(1..6);
-        log.inject(Fault::new(effect).on(op).from_op(from).times(self.rng.random_range(1..4)));
+        self.watch.log.fail(&mut self.rng);
         for _ in 0..self.rng.random_range(1..8) {
             self.change().await?;
         }
