@@ -55,6 +55,9 @@ impl Wal {
         let mut freed = Freed::default();
         let Some((upto, _)) = self.0.state.lock().frees.last().copied() else { return Ok(freed) };
         self.flush_or_reserve(Lsn(upto)).await?;
+        // The pages lose their contents. Redo by a log that has lost these records would change what is not
+        // there any more, so the store knows of them first (I45).
+        self.record_end(Lsn(upto)).await?;
         while let Some(batch) = self.oldest_frees(upto) {
             let (space, pages) =
                 (batch[0].1.space, batch.iter().map(|(_, page)| page.no).collect::<Vec<_>>());

@@ -411,3 +411,37 @@ async fn a_log_takes_no_record_before_its_store_is_recovered() {
     wal.flush(early).await.unwrap();
     store.shutdown().await.unwrap();
 }
+
+/// A freed page has lost its contents: redo of its earlier changes would make a page of parts.
+#[tokio::test]
+async fn a_log_that_has_lost_the_record_of_a_free_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let db = open(dir).await.unwrap();
+    put_all(&db, 1).await;
+    db.close().await.unwrap();
+    let db = open(dir).await.unwrap();
+    let space = space(&db).await;
+    let page = PageId::new(space, 0);
+    // A change of a part, which needs what the page was before.
+    let mut change = db.begin::<PageMut<'_>>().await.unwrap();
+    let part = change.add(db.get_mut(page).await.unwrap());
+    change.write(part, 8, &[2; 8]);
+    db.commit(change).await.unwrap();
+    let newest = segments(&dir.join("log")).pop().unwrap();
+    let before = fs::metadata(&newest).unwrap().len();
+    let mut change = db.begin::<PageMut<'_>>().await.unwrap();
+    change.free(page);
+    db.commit(change).await.unwrap();
+    assert_eq!(db.wal().free_pending(db.store()).await.unwrap(), 1);
+    crash(db).await;
+    copy(&dir.join("log"), &dir.join("right"));
+    fs::File::options().write(true).open(&newest).unwrap().set_len(before).unwrap();
+    refused(dir, builder(dir)).await;
+    copy(&dir.join("right"), &dir.join("log"));
+    let db = open(dir).await.unwrap();
+    assert!(matches!(db.get(page).await, Err(Error::NoSuchPage { .. })));
+    for no in 1..PAGES {
+        assert_eq!(read(&db, no).await, 1, "page {no}");
+    }
+}

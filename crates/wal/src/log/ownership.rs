@@ -62,6 +62,14 @@ impl Wal {
         }
     }
 
+    /// Lets the store record that the log is durable up to `end` at least, which it is.
+    pub(crate) async fn record_end(&self, end: Lsn) -> Result<(), pagetier::Error> {
+        if self.0.recorded.lock().is_some_and(|mark| mark.end >= end) {
+            return Ok(());
+        }
+        self.record(Lsn(0)).await
+    }
+
     /// Lets the store record that its pages need the log from the record that ends at `needed` on, and that
     /// the log is durable up to its present end.
     pub(crate) async fn record(&self, needed: Lsn) -> Result<(), pagetier::Error> {

@@ -104,6 +104,13 @@ impl Model {
     /// that were synced then.
     pub(super) fn as_backed_up(&self, before: &Self) -> Self {
         let mut model = self.clone();
+        // The backup may be from before the creation of a space, which is no record.
+        model.pages.retain(|page, _| before.has_space(page.space));
+        for (id, space) in &mut model.spaces {
+            if !before.spaces.contains_key(id) && space.state == SpaceState::Live {
+                space.state = SpaceState::Leaving;
+            }
+        }
         // A later record may have changed a part of a page that the backup does not have otherwise.
         model.pages.retain(|page, versions| {
             let then = || before.pages.get(page).into_iter().flatten();
