@@ -88,8 +88,13 @@ impl Run<'_> {
             let images = self.plan.images as usize;
             let share = images as f64 / (f64::from(self.plan.tasks * self.plan.ops) * 14.0).max(1.0);
             let (media, model) = begin(&self.plan);
+            let mut plan = Arc::clone(&self.plan);
+            if folder.is_some() && life % 2 == 0 {
+                // Restored pages take a later log only if every change since has a record.
+                ["bulk", "drop-space"].iter().for_each(|kind| Arc::make_mut(&mut plan).disable(kind));
+            }
             let moments = Life {
-                plan: &self.plan,
+                plan: &plan,
                 media,
                 model,
                 seed: self.plan.seed.wrapping_mul(1_000_003) ^ u64::from(life) << 32,
