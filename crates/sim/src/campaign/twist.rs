@@ -16,6 +16,8 @@ pub enum Twist {
     ForeignPages,
     /// The log as it was earlier.
     StaleLog,
+    /// The pages of a store that never had a log.
+    UnloggedPages,
     /// The pages as they were in an earlier opening.
     StalePages,
     /// The log of a copy of the store that went on by itself.

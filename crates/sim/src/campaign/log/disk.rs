@@ -1,6 +1,6 @@
 //! What a log is on, simulated: a device, or files.
 
-use super::open::{SEGMENT_BYTES, SLOT_BYTES, SLOTS_AT, Terms};
+use super::open::{SLOTS_AT, Terms};
 use crate::campaign::plan::Plan;
 use pagetier_devio::files::{Access, Directory, create_durably};
 use pagetier_devio::{
@@ -23,14 +23,15 @@ const FILE_HEAD: usize = 32;
 /// What a log is on; clones are the same one.
 #[derive(Clone, Debug)]
 pub(super) enum LogDisk {
-    Device(Arc<SimDevice>),
+    /// With the size of its slots.
+    Device(Arc<SimDevice>, u64),
     Files(SimFiles),
 }
 
 /// A moment of it.
 #[derive(Debug)]
 pub(super) enum LogMoment {
-    Device(SimMoment),
+    Device(SimMoment, u64),
     Files(SimFiles),
 }
 
@@ -47,14 +48,16 @@ pub(super) struct Segment {
 impl LogMoment {
     pub(super) fn after_power_cut(&self, seed: u64, power: &SimPower) -> LogDisk {
         match self {
-            Self::Device(moment) => LogDisk::Device(Arc::new(moment.after_power_cut(seed, power))),
+            Self::Device(moment, slot) => {
+                LogDisk::Device(Arc::new(moment.after_power_cut(seed, power)), *slot)
+            }
             Self::Files(files) => LogDisk::Files(files.after_power_cut(seed, power)),
         }
     }
 
     pub(super) fn after_kill(&self, seed: u64, power: &SimPower) -> LogDisk {
         match self {
-            Self::Device(moment) => LogDisk::Device(Arc::new(moment.after_kill(seed, power))),
+            Self::Device(moment, slot) => LogDisk::Device(Arc::new(moment.after_kill(seed, power)), *slot),
             Self::Files(files) => LogDisk::Files(files.after_kill(seed, power)),
         }
     }
@@ -62,7 +65,7 @@ impl LogMoment {
     /// As it can be read at this moment.
     pub(super) fn fork(&self, seed: u64, power: &SimPower) -> LogDisk {
         match self {
-            Self::Device(moment) => LogDisk::Device(Arc::new(moment.fork(seed, power))),
+            Self::Device(moment, slot) => LogDisk::Device(Arc::new(moment.fork(seed, power)), *slot),
             Self::Files(files) => LogDisk::Files(files.after_kill(seed, power)),
         }
     }
@@ -73,7 +76,8 @@ impl LogDisk {
     pub(super) fn blank(plan: &Plan, seed: u64, power: &SimPower) -> Self {
         let terms = Terms::of(plan);
         if !terms.on_files {
-            return Self::Device(Arc::new(SimDevice::new("log", terms.log_bytes(), seed, power)));
+            let device = SimDevice::new("log", terms.log_bytes(), seed, power);
+            return Self::Device(Arc::new(device), terms.slot_bytes);
         }
         let files = SimFiles::new(seed, &SimPower::new());
         let _ = create_durably(&*files.root(), Path::new(DIRECTORY));
@@ -82,7 +86,7 @@ impl LogDisk {
 
     pub(super) fn moment(&self) -> LogMoment {
         match self {
-            Self::Device(device) => LogMoment::Device(device.moment()),
+            Self::Device(device, slot) => LogMoment::Device(device.moment(), *slot),
             Self::Files(files) => LogMoment::Files(files.after_kill(0, &SimPower::new())),
         }
     }
@@ -90,7 +94,7 @@ impl LogDisk {
     /// A copy, as it can be read.
     pub(super) fn fork(&self, power: &SimPower) -> Self {
         match self {
-            Self::Device(device) => Self::Device(Arc::new(device.fork(5, power))),
+            Self::Device(device, slot) => Self::Device(Arc::new(device.fork(5, power)), *slot),
             Self::Files(files) => Self::Files(files.after_kill(5, power)),
         }
     }
@@ -101,7 +105,7 @@ impl LogDisk {
         seen: impl FnOnce(&Arc<SimDevice>) -> SharedDevice,
     ) -> io::Result<Box<dyn Media>> {
         Ok(match self {
-            Self::Device(device) => Box::new(DeviceMedia::open(seen(device), SEGMENT_BYTES)?),
+            Self::Device(device, slot) => Box::new(DeviceMedia::open(seen(device), slot / 4)?),
             Self::Files(files) => Box::new(FileMedia::on(files.root().directory(Path::new(DIRECTORY))?)?),
         })
     }
@@ -109,7 +113,7 @@ impl LogDisk {
     /// All bytes that records can be in.
     pub(super) fn snapshot(&self) -> Vec<u8> {
         match self {
-            Self::Device(device) => device.snapshot(),
+            Self::Device(device, _) => device.snapshot(),
             Self::Files(_) => {
                 let whole = |s: Segment| [&s.start.to_le_bytes()[..], &s.bytes].concat();
                 self.segments().into_iter().flat_map(whole).collect()
@@ -120,7 +124,7 @@ impl LogDisk {
     /// The segments, the oldest first.
     pub(super) fn segments(&self) -> Vec<Segment> {
         let mut found = match self {
-            Self::Device(device) => slots(&device.snapshot()),
+            Self::Device(device, slot) => slots(&device.snapshot(), *slot),
             Self::Files(files) => of_files(files).unwrap_or_default(),
         };
         found.sort_unstable_by_key(|segment| segment.start);
@@ -130,7 +134,7 @@ impl LogDisk {
     /// Removes a segment.
     pub(super) fn remove(&self, segment: &Segment) {
         match self {
-            Self::Device(device) => device.implant(segment.at, &[0; SLOT_HEAD]),
+            Self::Device(device, _) => device.implant(segment.at, &[0; SLOT_HEAD]),
             Self::Files(files) => {
                 let _ = in_directory(files, |dir| dir.remove(Path::new(&name_of(segment.start))));
             }
@@ -140,7 +144,7 @@ impl LogDisk {
     /// Replaces bytes from an offset in the segment on.
     pub(super) fn implant(&self, segment: &Segment, at: usize, bytes: &[u8]) {
         match self {
-            Self::Device(device) => device.implant(segment.at + at as u64, bytes),
+            Self::Device(device, _) => device.implant(segment.at + at as u64, bytes),
             Self::Files(files) => {
                 let _ = in_directory(files, |dir| {
                     let file = dir.open(Path::new(&name_of(segment.start)), Access::Write)?;
@@ -160,16 +164,17 @@ impl LogDisk {
     }
 
     /// A device that has lost some of its slots.
-    pub(super) fn shortened(device: &SimDevice, rng: &mut SmallRng, power: &SimPower) -> Self {
-        let slots = (device.size() - SLOTS_AT) / SLOT_BYTES;
-        let left = SLOTS_AT + rng.random_range(0..slots) * SLOT_BYTES;
-        Self::Device(Arc::new(device.truncated(left, 5, power)))
+    pub(super) fn shortened(&self, rng: &mut SmallRng, power: &SimPower) -> Option<Self> {
+        let Self::Device(device, slot) = self else { return None };
+        let slots = (device.size() - SLOTS_AT) / slot;
+        let left = SLOTS_AT + rng.random_range(0..slots) * slot;
+        Some(Self::Device(Arc::new(device.truncated(left, 5, power)), *slot))
     }
 
     /// Lets calls of the log fail from one of the next on.
     pub(super) fn fail(&self, rng: &mut SmallRng) {
         match self {
-            Self::Device(log) => {
+            Self::Device(log, _) => {
                 let effect = [FaultEffect::Eio, FaultEffect::NoSpace][rng.random_range(0..2)];
                 let op = [IoOp::Write, IoOp::Write, IoOp::Flush][rng.random_range(0..3)];
                 let from = log.ops() + rng.random_range(1..6);
@@ -185,7 +190,7 @@ impl LogDisk {
 
     pub(super) fn clear_faults(&self) {
         match self {
-            Self::Device(device) => device.clear_faults(),
+            Self::Device(device, _) => device.clear_faults(),
             Self::Files(files) => {
                 files.clear_faults();
                 files.set_free(None);
@@ -207,13 +212,13 @@ impl Segment {
     }
 }
 
-fn slots(device: &[u8]) -> Vec<Segment> {
-    let slots = device.get(SLOTS_AT as usize..).unwrap_or_default().chunks_exact(SLOT_BYTES as usize);
+fn slots(device: &[u8], slot_bytes: u64) -> Vec<Segment> {
+    let slots = device.get(SLOTS_AT as usize..).unwrap_or_default().chunks_exact(slot_bytes as usize);
     let of = |(nth, slot): (usize, &[u8])| {
         let mut copies = slot[..SLOT_HEAD].chunks(SLOT_HEAD / 2);
         let header = copies.find(|copy| copy.starts_with(b"PTLOGSEG"))?;
         let start = u64::from_le_bytes(*header[24..].first_chunk()?);
-        let at = SLOTS_AT + nth as u64 * SLOT_BYTES;
+        let at = SLOTS_AT + nth as u64 * slot_bytes;
         Some(Segment { start, at, head: SLOT_HEAD, bytes: slot.to_vec() })
     };
     slots.enumerate().filter_map(of).collect()

@@ -10,6 +10,7 @@
 //! | `work`, `life` | the operations of an engine, and its lives |
 //! | `backup` | backups and restorations |
 //! | `twist` | wrong, older, damaged logs; a lost SSD |
+//! | `unlogged` | a store that never had a log |
 
 mod backup;
 mod disk;
@@ -18,6 +19,7 @@ mod media;
 mod model;
 mod open;
 mod twist;
+mod unlogged;
 mod watch;
 mod work;
 
@@ -72,6 +74,8 @@ impl Run<'_> {
         let mut rng = SmallRng::seed_from_u64(self.plan.seed ^ 0x10_6106);
         *self.place = "the life of another store".to_owned();
         let foreign = self.beside(blank(&self.plan, 77), Model::default().going_on_at(1 << 24))?;
+        *self.place = "the life of a store without a log".to_owned();
+        let unlogged = unlogged::made(&self.plan, blank(&self.plan, 78))?;
         let folder = (self.plan.has("backup") && rng.random_bool(0.25)).then(Folder::new).transpose()?;
         let mut line: Vec<Moment> = Vec::new();
         let mut crashed: Option<Outcome> = None;
@@ -118,7 +122,8 @@ impl Run<'_> {
                 let mut rng =
                     SmallRng::seed_from_u64(self.plan.seed ^ u64::from(life) << 50 ^ (at as u64) << 30);
                 let before = line.iter().chain(&moments[..at]).collect();
-                let past = Past { line: before, foreign: &foreign, sibling: sibling.as_ref() };
+                let past =
+                    Past { line: before, foreign: &foreign, unlogged: &unlogged, sibling: sibling.as_ref() };
                 self.crash(life, moment, &past, &mut rng)?;
                 if self.stop.load(Ordering::Relaxed) {
                     return Ok(());
@@ -200,8 +205,18 @@ impl Run<'_> {
             };
             let mut model = watch.model.lock().clone();
             let floor = model.acked;
-            let (seen, _) = check(&db, &mut model, floor, false).await?;
-            Ok((seen.pages, watch.take()))
+            let (seen, end) = check(&db, &mut model, floor, false).await?;
+            let (pages, mut moments) = (seen.pages, watch.take());
+            if again {
+                // A crash right after the opening, too: the log has an ownership without a record.
+                seen.settle(&mut model, end);
+                *watch.model.lock() = model;
+                watch.set(Rate::NEVER, false);
+                let db = Arc::new(db);
+                watch.used_by(&db);
+                moments.push(watch.now());
+            }
+            Ok((pages, moments))
         })?;
         self.totals.crashes += 1;
         self.totals.log_crashes += 1;

@@ -228,18 +228,22 @@ impl Model {
         self.add(At::Unlogged { synced: false }, changes, &[]);
     }
 
-    /// The pages whose newest change has no record and is not synced.
-    pub(super) fn unsynced(&self) -> Vec<PageId> {
-        let is = |v: &&Version| v.at == At::Unlogged { synced: false };
-        let all = self.pages.iter().filter(|(_, versions)| versions.iter().any(|v| is(&v)));
-        all.map(|(page, _)| *page).collect()
+    /// The versions that have no record and are not synced.
+    pub(super) fn unsynced(&self) -> Vec<(PageId, Option<Arc<[u8]>>)> {
+        let mut all = Vec::new();
+        for (page, versions) in &self.pages {
+            let of = versions.iter().filter(|version| version.at == At::Unlogged { synced: false });
+            all.extend(of.map(|version| (*page, version.bytes.clone())));
+        }
+        all
     }
 
-    /// What these pages' changes without a record were when a sync began is durable.
-    pub(super) fn synced(&mut self, pages: &[PageId]) {
-        for page in pages {
+    /// These versions, which were there when a sync began, are durable. Since then a page may have been
+    /// freed, and its number used again.
+    pub(super) fn synced(&mut self, then: &[(PageId, Option<Arc<[u8]>>)]) {
+        for (page, bytes) in then {
             for version in self.pages.get_mut(page).into_iter().flatten() {
-                if version.at == (At::Unlogged { synced: false }) {
+                if version.at == (At::Unlogged { synced: false }) && version.bytes == *bytes {
                     version.at = At::Unlogged { synced: true };
                 }
             }

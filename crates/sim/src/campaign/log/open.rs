@@ -6,7 +6,7 @@ use super::model::{Found, Model, SpaceState};
 use super::watch::Watch;
 use crate::campaign::disks::{Disks, SharedDisks};
 use crate::campaign::plan::Plan;
-use pagetier::{Builder, Error, MemoryManifest, PageId, SpaceId};
+use pagetier::{Builder, Error, MemoryManifest, PageId, PageStore, SpaceId};
 use pagetier_devio::{SharedDevice, SimDevice};
 use pagetier_wal::{Keep, LoggedStore, Media, Wal, WalOptions};
 use std::collections::BTreeMap;
@@ -14,12 +14,11 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The size of the log's segments, in bytes.
-pub(super) const SEGMENT_BYTES: u64 = 64 << 10;
-
-/// The slots of a log on a device begin there, and have this size.
+/// The slots of a log on a device begin there.
 pub(super) const SLOTS_AT: u64 = 64 << 10;
-pub(super) const SLOT_BYTES: u64 = 256 << 10;
+/// The size of a slot; in some logs, which were made for a larger capacity, twice that: a record that fits
+/// into a segment may be longer than the capacity.
+const SLOT_BYTES: u64 = 256 << 10;
 
 /// The time in which a store that was dropped, or refused, ends its operations.
 pub(super) const LEAVES: Duration = Duration::from_secs(10);
@@ -32,6 +31,7 @@ pub(super) struct Terms {
     pub(super) slots: u64,
     /// The log is on files instead of a device.
     pub(super) on_files: bool,
+    pub(super) slot_bytes: u64,
 }
 
 impl Terms {
@@ -43,7 +43,8 @@ impl Terms {
         // What the device of a log needs at least, and as much again for what the SSD may hold.
         let least = capacity * 4 / SLOT_BYTES * if keep == Keep::ForSsdLoss { 3 } else { 1 };
         let slots = least + [1, 2, 4, 8][(mixed >> 3 & 3) as usize];
-        Self { keep, capacity, slots, on_files: mixed >> 5 & 1 == 1 }
+        let slot_bytes = if mixed >> 5 & 3 == 3 { 2 * SLOT_BYTES } else { SLOT_BYTES };
+        Self { keep, capacity, slots, slot_bytes, on_files: mixed >> 7 & 1 == 1 }
     }
 
     pub(super) fn options(self) -> WalOptions {
@@ -52,7 +53,7 @@ impl Terms {
 
     /// The size of the log's device.
     pub(super) fn log_bytes(self) -> u64 {
-        SLOTS_AT + self.slots * SLOT_BYTES
+        SLOTS_AT + self.slots * self.slot_bytes
     }
 }
 
@@ -163,8 +164,8 @@ pub(super) async fn check(
 }
 
 /// What a page reads as.
-pub(super) async fn look(db: &LoggedStore, page: PageId) -> Result<Found, String> {
-    match db.get(page).await {
+pub(super) async fn look(store: &PageStore, page: PageId) -> Result<Found, String> {
+    match store.get(page).await {
         Ok(guard) => Ok(Found::Bytes(guard[..].into())),
         Err(Error::NoSuchPage { .. }) => Ok(Found::Absent),
         Err(error) => Err(format!("page {page}: {}", causes(&error))),

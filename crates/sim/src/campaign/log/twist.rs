@@ -3,7 +3,9 @@
 //! parts back, everything is there.
 
 use super::disk::{LogDisk, Segment};
+use super::model::Model;
 use super::open::{self, LEAVES, Parts, Terms, check};
+use super::unlogged::unchanged;
 use super::watch::{Media, Moment, Watch};
 use crate::campaign::moment::Outcome;
 use crate::campaign::plan::Plan;
@@ -20,13 +22,14 @@ pub(super) struct Past<'a> {
     /// Earlier moments of this store, each in the past of the following one.
     pub(super) line: Vec<&'a Moment>,
     pub(super) foreign: &'a Moment,
+    pub(super) unlogged: &'a Moment,
     pub(super) sibling: Option<&'a Moment>,
 }
 
 /// A twisted store.
 struct Twisted {
-    /// Instead of the store's pages.
-    pages: Option<Media>,
+    /// Instead of the store's pages, with what is known of them.
+    pages: Option<(Media, Model)>,
     /// Instead of the store's log.
     log: Option<LogDisk>,
     /// The log may have lost what follows this position.
@@ -68,7 +71,7 @@ async fn attempt(
     lost: Option<bool>,
 ) -> Result<(&'static str, u64), String> {
     let right = Watch::new(plan, media, moment.model.clone(), 1);
-    let other = twisted.pages.map(|pages| Watch::new(plan, pages, moment.model.clone(), 1));
+    let other = twisted.pages.map(|(pages, model)| Watch::new(plan, pages, model, 1));
     let wrong = other.as_ref().unwrap_or(&right);
     let log = match (twisted.log, &other) {
         (Some(log), _) => Some(log),
@@ -83,6 +86,12 @@ async fn attempt(
     let foreign = twist == Twist::ForeignPages || twist == Twist::ForeignLog && moment.model.opening > 0;
     let refusal = match opened {
         Ok(_) if foreign => return Err("it opens".to_owned()),
+        // A log without records may become theirs.
+        Ok(db) if twist == Twist::UnloggedPages => {
+            let model = wrong.model.lock().clone();
+            let pages = unchanged(&db, &model).await.map_err(|wrong| format!("it opens, but {wrong}"))?;
+            return Ok(("opens unchanged", pages));
+        }
         Ok(db) => {
             let mut model = moment.model.clone();
             let floor = twisted.excused.unwrap_or(acked).min(acked);
@@ -105,8 +114,10 @@ async fn attempt(
     }
     tokio::time::sleep(LEAVES).await;
     let after = (wrong.snapshot(), right.snapshot(), log.as_ref().map(|log| log.snapshot()));
-    // Redo alone can find that the last writes are missing: the store has recovered by then.
-    if after != before && !refusal.contains("the log cannot be redone") {
+    // Redo alone can find that the last writes are missing: the store has recovered by then. Pages without a
+    // log need none.
+    let is_late = twist != Twist::UnloggedPages && refusal.contains("the log cannot be redone");
+    if after != before && !is_late {
         let parts = changed(&before.0, &after.0);
         let log = if after.2 == before.2 { "" } else { " the other log" };
         return Err(format!("refused ({refusal}), but it changed:{parts}{log}"));
@@ -148,6 +159,8 @@ fn twisted(
 ) -> Option<Twisted> {
     let power = &media.pages.power;
     let of_log = |log: LogDisk| Some(Twisted { pages: None, log: Some(log), excused: None });
+    let of_pages =
+        |pages: Media, model: Model| Some(Twisted { pages: Some((pages, model)), log: None, excused: None });
     let older = |known: &dyn Fn(&Moment) -> bool, rng: &mut SmallRng| {
         let all: Vec<&Moment> = past.line.iter().copied().filter(|old| known(old)).collect();
         (!all.is_empty()).then(|| all[rng.random_range(0..all.len())])
@@ -157,13 +170,14 @@ fn twisted(
         Twist::LostSsd => Some(Twisted { pages: None, log: None, excused: None }),
         Twist::BlankLog => of_log(LogDisk::blank(plan, 5, power)),
         Twist::ForeignLog => of_log(past.foreign.log(power)),
-        Twist::ForeignPages => Some(Twisted { pages: Some(past.foreign.fork()), log: None, excused: None }),
+        Twist::ForeignPages => of_pages(past.foreign.fork(), past.foreign.model.clone()),
+        Twist::UnloggedPages => of_pages(past.unlogged.fork(), past.unlogged.model.clone()),
         Twist::StaleLog => of_log(older(&|old| is_known_older(old, moment), rng)?.log(power)),
         Twist::StalePages => {
             let earlier = |old: &Moment| {
                 !old.recovering && old.model.opening < moment.model.opening && moment.model.acked_since
             };
-            Some(Twisted { pages: Some(older(&earlier, rng)?.fork()), log: None, excused: None })
+            of_pages(older(&earlier, rng)?.fork(), moment.model.clone())
         }
         Twist::SiblingLog => {
             // Without a record of its own, the store is what the copy began with.
@@ -173,8 +187,8 @@ fn twisted(
         Twist::ShortLog => {
             let log = own();
             let segments = log.segments();
-            if let LogDisk::Device(device) = &log {
-                return of_log(LogDisk::shortened(device, rng, power));
+            if let Some(shortened) = log.shortened(rng, power) {
+                return of_log(shortened);
             }
             let (position, segment, at) = acked_byte(&segments, moment, rng)?;
             log.cut(segment, at);
@@ -208,7 +222,7 @@ fn twisted(
         }
         Twist::RotAnywhere => {
             let log = own();
-            if let LogDisk::Device(device) = &log {
+            if let LogDisk::Device(device, _) = &log {
                 let at = rng.random_range(0..device.size());
                 device.rot(at..(at + rng.random_range(1..2000)).min(device.size()), rng.random());
             } else {
