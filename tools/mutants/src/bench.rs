@@ -117,6 +117,7 @@ fn build(dir: &Path, args: &RunArgs) -> Result<Vec<Judge>> {
         integration_tests.extend(["--test", test]);
     }
     judges.extend(built(dir, &integration_tests)?);
+    judges.extend(built(dir, &["test", "--no-run", "-p", "pagetier-wal", "--test", "*"])?);
     let runs: Vec<_> = args.campaign.iter().filter(|run| !run.is_empty()).collect();
     if runs.is_empty() {
         return Ok(judges);
