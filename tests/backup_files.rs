@@ -89,6 +89,29 @@ async fn a_purge_keeps_what_the_newest_backups_continue() {
     to.restore(dir.path(), None).await.unwrap();
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_verification_reports_each_file_and_the_pages_so_far() {
+    let (dir, _fixture, _store) = five().await;
+    let seen = std::sync::Mutex::new(Vec::new());
+    let note = |seen_now: pagetier::backup::RestoreProgress| {
+        seen.lock().unwrap().push((seen_now.file, seen_now.files, seen_now.pages));
+    };
+    Backups::at(dir.path()).verify(note).await.unwrap();
+    let (all, some) = (u64::from(PAGES), u64::from(PAGES) - 10);
+    let pages = [all, 2 * all, 2 * all + some, 2 * all + 2 * some, 2 * all + 3 * some];
+    let expected: Vec<_> = pages.into_iter().zip(1..).map(|(pages, file)| (file, 5, pages)).collect();
+    assert_eq!(*seen.lock().unwrap(), expected);
+}
+
+/// Nothing is given up for them, so it does not matter whether they are sound.
+#[tokio::test(start_paused = true)]
+async fn a_purge_that_keeps_all_backups_looks_at_none() {
+    let (dir, _fixture, _store) = five().await;
+    rot(&dir.path().join("000002.backup"), 30);
+    let purged = Backups::at(dir.path()).purge(5, |_| ()).await.unwrap();
+    assert_eq!((purged.kept, purged.removed), ((1..=5).collect(), vec![]));
+}
+
 /// Cancelled after each removal, and with each prefix of the removals done, as by a crash.
 #[tokio::test(start_paused = true)]
 async fn an_interrupted_purge_leaves_only_backups_that_can_be_restored() {

@@ -284,6 +284,22 @@ async fn a_page_freed_and_created_again_during_a_backup_is_not_older_than_before
     assert_eq!(freed_while_read(Some(Mutation::FreedMeanwhileKept)).await, 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_page_that_has_a_new_life_when_a_backup_reads_it_is_in_the_chain() {
+    let fixture = Fixture::new();
+    let store = Arc::new(fixture.open().await);
+    let space = grown(&store).await;
+    let dir = tempfile::tempdir().unwrap();
+    let report = backup_during(&fixture, &store, dir.path(), |store| async move {
+        let page = PageId::new(space, PAGES - 1);
+        store.free(page).await.unwrap();
+        fill(&mut store.overwrite(page).await.unwrap(), PAGES - 1, 9);
+        store.sync().await.unwrap();
+    });
+    report.await;
+    assert_eq!(differences(&store, space, dir.path()).await, []);
+}
+
 /// Pages are synced, which makes them durable in the ring, and backed up. The power fails, the ring is lost,
 /// and the loss is accepted and acknowledged. Returns the report of the next backup, and the differences.
 async fn ring_lost(rule: Option<Mutation>, seed: u64) -> (BackupReport, Vec<(u32, u32, u32)>) {

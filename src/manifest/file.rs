@@ -461,6 +461,23 @@ mod tests {
         assert!(!file.append(record, Slack::Keep).unwrap(), "the replacement may have taken effect");
     }
 
+    /// Whatever it has done: here nothing, since another store's manifest was in the way for a while.
+    #[test]
+    fn after_a_replacement_that_failed_nothing_is_appended() {
+        let (directory, file) = file();
+        let contents = tail::sealed(b"{}", 0);
+        replace(&file, &contents, Slack::Keep).unwrap();
+        assert!(file.append(record, Slack::Keep).unwrap());
+        let [at, aside] = [FILE, "aside"].map(|name| directory.path().join(name));
+        std::fs::rename(&at, &aside).unwrap();
+        std::fs::write(&at, &contents).unwrap();
+        assert!(replace(&file, &contents, Slack::Keep).is_err());
+        std::fs::rename(&aside, &at).unwrap();
+        assert!(!file.append(record, Slack::Keep).unwrap());
+        replace(&file, &contents, Slack::Keep).unwrap();
+        assert!(file.append(record, Slack::Keep).unwrap());
+    }
+
     #[test]
     fn records_keep_room_for_their_contents_in_both_files() {
         let (directory, file) = file();

@@ -178,6 +178,10 @@ mod tests {
             both.without(&[page(1, 3), page(1, 4), page(1, 5), page(2, 7), page(3, 1)]).redo_from,
             None
         );
+        let coarse = OnlyCopies { coarse: true, ..both };
+        assert!(coarse.without(&[page(1, 4)]).coarse);
+        let saved = [page(1, 3), page(1, 4), page(1, 5), page(2, 7), page(3, 1)];
+        assert!(coarse.without(&saved).is_none(), "an empty list is exact");
         // For an unknown loss redo may have to begin anywhere.
         let unknown = OnlyCopies { redo_from: None, runs: vec![(1, 0, 64)], coarse: true };
         let all = a.merge(unknown);

@@ -87,6 +87,8 @@ impl HddSuperblock {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pagetier_devio::{SimDevice, SimPower};
+    use std::sync::Arc;
 
     #[test]
     fn the_superblock_reads_back_and_foreign_data_is_recognised() {
@@ -97,5 +99,42 @@ mod tests {
         block[30] ^= 1;
         assert_eq!(HddSuperblock::decode(&block), Found::Foreign);
         assert_eq!(HddSuperblock::decode(&[0; 4096]), Found::Blank);
+    }
+
+    #[test]
+    fn a_block_with_another_magic_is_foreign_whatever_its_checksum() {
+        let superblock =
+            HddSuperblock { store: "abc".into(), page_bytes: 4096, marks: OpeningMarks::default() };
+        let mut block = superblock.encode();
+        // The checksum covers what follows it.
+        block[0] ^= 1;
+        assert_eq!(HddSuperblock::decode(&block), Found::Foreign);
+    }
+
+    /// The device keeps the superblock of one store alone: by its marks the former owner's may be the newer.
+    #[tokio::test]
+    async fn a_device_that_is_assigned_anew_is_never_of_two_stores() {
+        let of = |store: &str, opened| {
+            let marks = OpeningMarks { opened, ..OpeningMarks::default() };
+            HddSuperblock { store: store.into(), page_bytes: 4096, marks }
+        };
+        let mut cuts = 0;
+        for (seed, cut) in (0..40).flat_map(|seed| (1..8).map(move |cut| (seed, cut))) {
+            let power = SimPower::new();
+            let device = Arc::new(SimDevice::new("hdd", 1 << 20, seed, &power));
+            let shared = Arc::clone(&device) as SharedDevice;
+            assign(&shared, &of("former", 9)).await.unwrap();
+            power.cut_at(power.ops() + cut);
+            let assigned = assign(&shared, &of("new", 1)).await;
+            cuts += u32::from(assigned.is_err());
+            let left = device.after_power_cut(seed, &SimPower::new()).snapshot();
+            let has = |store: &str| {
+                left[..2 * SUPERBLOCK_BYTES].chunks(SUPERBLOCK_BYTES).any(|block| {
+                    matches!(HddSuperblock::decode(block), Found::Superblock(found) if found.store == store)
+                })
+            };
+            assert!(!(has("former") && has("new")), "cut at {cut}, seed {seed}");
+        }
+        assert!(cuts > 100, "{cuts}");
     }
 }

@@ -8,4 +8,5 @@ mod home_order;
 mod hostile;
 mod map_marks;
 mod policy_calls;
+mod read_ahead;
 mod write_back;

@@ -47,9 +47,9 @@ impl Fixture {
         self.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(slots).times(1));
     }
 
-    /// The store reopened, with the home of `P` as it is but for one bit. Returns how many homes the recovery
-    /// repaired.
-    async fn repaired_after(&self, closed: bool) -> u64 {
+    /// The store reopened, with the home of `P` as it is, or torn: one bit of it differs. Returns how many
+    /// homes the recovery repaired.
+    async fn repaired_after(&self, closed: bool, torn: bool) -> u64 {
         let (home, power) = (u64::from(P) * PAGE as u64, SimPower::new());
         let whole = self.hdd.snapshot()[home as usize..home as usize + PAGE].to_vec();
         let after = |device: &SimDevice| match closed {
@@ -58,7 +58,9 @@ impl Fixture {
         };
         let (hdd, ssd) = (Arc::new(after(&self.hdd)), Arc::new(after(&self.ssd)));
         hdd.implant(home, &whole);
-        hdd.flip_bit(home + 900, 0);
+        if torn {
+            hdd.flip_bit(home + 900, 0);
+        }
         let params = params(&hdd, &ssd, self.layout, self.policy);
         let again = SsdTier::open(OpenParams { epoch: 2, closed, ..params }).await.expect("it opens");
         assert!(hdd.snapshot()[home as usize..home as usize + PAGE] == whole, "it is torn still");
@@ -71,7 +73,30 @@ async fn a_home_that_is_repaired_from_the_ring_is_counted() {
     let fixture = Fixture::new("lru2", 8, SsdMode::ReadOnly).await;
     assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Hdd);
     fixture.sync().await;
-    assert_eq!(fixture.repaired_after(false).await, 1);
+    assert_eq!(fixture.repaired_after(false, true).await, 1);
+}
+
+/// A crash has undone the growth of the HDD.
+#[tokio::test(start_paused = true)]
+async fn a_home_beyond_the_end_of_the_hdd_is_repaired() {
+    let fixture = Fixture::new("lru2", 8, SsdMode::ReadOnly).await;
+    assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Hdd);
+    fixture.sync().await;
+    let power = SimPower::new();
+    let hdd = Arc::new(SimDevice::new("hdd", 0, 1, &power));
+    let ssd = Arc::new(fixture.ssd.after_power_cut(1, &power));
+    let params = params(&hdd, &ssd, fixture.layout, fixture.policy);
+    let again = SsdTier::open(OpenParams { epoch: 2, ..params }).await.expect("it opens");
+    assert_eq!(again.recovery().repaired, 1);
+    assert!(matches!(read(&again, P).await, Ok(1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_home_that_is_as_its_image_in_the_ring_is_not_repaired() {
+    let fixture = Fixture::new("lru2", 8, SsdMode::ReadOnly).await;
+    assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Hdd);
+    fixture.sync().await;
+    assert_eq!(fixture.repaired_after(false, false).await, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -80,7 +105,7 @@ async fn a_home_that_rotted_while_the_store_was_closed_is_repaired_from_the_slot
     assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Ssd);
     assert_eq!(fixture.tier.drain(None, None, None).await.written, 1);
     timeout(LONG, fixture.tier.shutdown()).await.expect("it ends").expect("closed");
-    assert_eq!(fixture.repaired_after(true).await, 1);
+    assert_eq!(fixture.repaired_after(true, true).await, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -182,4 +207,66 @@ async fn a_page_goes_home_alone_only_while_others_go_to_the_ssd() {
         drop(limit);
     }
     assert!(goes_home(P + 1));
+}
+
+/// What it holds is looked at by a readmission alone.
+#[tokio::test(start_paused = true)]
+async fn an_ssd_that_failed_gets_no_checkpoint_for_discarded_pages() {
+    let fixture = Fixture::new("lru2", 8, SsdMode::WriteBack).await;
+    assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Ssd);
+    fixture.sync().await;
+    fixture.fail_a_slot_write();
+    fixture.write(P + 1, 1).await.expect("written");
+    assert!(fixture.tier.discarded(page(P)));
+    sleep(Duration::from_secs(10)).await;
+    let ops = fixture.ssd.ops();
+    assert!(!fixture.tier.finalize_discards().await, "its old version may come back");
+    assert_eq!(fixture.ssd.ops(), ops);
+}
+
+/// The copy is of the version that the HDD has, and the slot can be used for another page at once.
+#[tokio::test(start_paused = true)]
+async fn a_change_in_memory_gives_up_the_copy_that_is_as_the_home() {
+    let fixture = Fixture::new("lru2", 8, SsdMode::WriteBack).await;
+    assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Ssd);
+    assert!(!fixture.tier.dirtied(page(P), 1), "the only copy stays");
+    assert_eq!(fixture.tier.drain(None, None, None).await.written, 1);
+    assert!(fixture.tier.dirtied(page(P), 1));
+    assert!(!fixture.tier.dirtied(page(P), 1), "it has none any more");
+}
+
+/// A backup would take the version that the page shows now for the newest.
+#[tokio::test(start_paused = true)]
+async fn an_image_in_the_ring_may_bring_back_a_page_that_was_discarded() {
+    let fixture = Fixture::new("lru2", 8, SsdMode::ReadOnly).await;
+    assert!(fixture.tier.finalize_discards().await);
+    fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).times(1));
+    fixture.write(P, 1).await.expect_err("the home write fails");
+    assert!(fixture.tier.discarded(page(P)));
+    assert!(!fixture.tier.finalize_discards().await);
+}
+
+/// Otherwise each read of such a page would try the SSD first.
+#[tokio::test(start_paused = true)]
+async fn after_a_close_copies_that_cannot_be_read_are_given_up_if_they_are_as_their_homes() {
+    let fixture = Fixture::new("lru2", 8, SsdMode::WriteBack).await;
+    for no in 0..fixture.layout.slots {
+        fixture.write(no, 1).await.expect("written");
+    }
+    fixture.tier.drain(None, None, None).await;
+    timeout(LONG, fixture.tier.shutdown()).await.expect("it ends").expect("closed");
+    let copies = async |unreadable: bool| {
+        let power = SimPower::new();
+        let [hdd, ssd] = [&fixture.hdd, &fixture.ssd].map(|device| Arc::new(device.after_kill(1, &power)));
+        if unreadable {
+            let slots = fixture.layout.slot_at(0)..fixture.layout.end();
+            ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Read).within(slots));
+        }
+        let params = params(&hdd, &ssd, fixture.layout, fixture.policy);
+        let again = SsdTier::open(OpenParams { epoch: 2, closed: true, ..params }).await.expect("it opens");
+        let is_copied = |no: &u32| again.location(page(*no)) == Location::Ssd;
+        (0..fixture.layout.slots).filter(is_copied).count()
+    };
+    // The opening looks at the slots of the zone alone.
+    assert!(copies(true).await < copies(false).await);
 }

@@ -127,3 +127,31 @@ async fn a_mark_that_outlives_its_headers_passes_for_damage() {
     let seen = cut_everywhere(Some(Mutation::MarkOutlivesHeaders)).await;
     assert!(seen.refused > 0 && seen.opened > 0, "{seen:?}");
 }
+
+/// The next checkpoint goes to the other area. Until it is in force, one more bad block would make the SSD
+/// unusable.
+#[tokio::test]
+async fn of_a_header_with_one_sound_copy_the_opening_writes_both() {
+    let world = World::new(None, 1, &SimPower::new()).await;
+    let tier = world.open(1).await.expect("it opens");
+    for no in 0..PAGES {
+        assert_eq!(write(&tier, no, 1).await.expect("written"), Location::Ssd);
+    }
+    tier.flush().await.expect("synced");
+    drop(tier);
+    let world = world.after_power_cut(1);
+    assert_eq!(world.mark_in(0), Some(1), "the first checkpoint, which is in area 1, is in force");
+    let header = |copy| {
+        let at = layout(8).map_header_at(1, copy) as usize;
+        world.ssd.snapshot()[at..at + BLOCK_BYTES as usize].to_vec()
+    };
+    let sound = header(0);
+    assert!(header(1) == sound && sound.iter().any(|byte| *byte != 0));
+    let second = layout(8).map_header_at(1, 1);
+    world.ssd.rot(second..second + BLOCK_BYTES, 3);
+    let next_body = layout(8).map_header_at(0, 0) + BLOCK_BYTES..layout(8).map_header_at(0, 1);
+    world.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(next_body));
+    assert!(world.open(2).await.is_err(), "the next checkpoint fails");
+    assert!(header(0) == sound, "copy 0");
+    assert!(header(1) == sound, "copy 1");
+}

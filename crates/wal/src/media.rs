@@ -530,6 +530,7 @@ fn identity(segment: &[u8]) -> io::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsString;
     use std::fs;
     use std::os::unix::fs::MetadataExt;
 
@@ -567,5 +568,17 @@ mod tests {
         media.reserve(1 << 20).unwrap();
         media.resume(78, b"later").unwrap();
         assert!(room(&segment(78)) >= 1 << 20);
+    }
+
+    #[test]
+    fn a_log_without_a_reserve_leaves_nothing_of_a_removed_segment() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut media = FileMedia::open(dir.path()).unwrap();
+        media.create(64, b"old").unwrap();
+        media.create(67, b"new").unwrap();
+        media.remove(64).unwrap();
+        let names = fs::read_dir(dir.path()).unwrap().map(|file| file.unwrap().file_name());
+        let names: std::collections::BTreeSet<_> = names.collect();
+        assert_eq!(names, [LOCK.to_owned(), name_of(67)].map(OsString::from).into());
     }
 }

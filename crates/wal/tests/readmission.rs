@@ -212,10 +212,8 @@ async fn a_running_engine_gives_up_no_page_that_its_log_has() {
     db.close().await.unwrap();
 }
 
-/// Without any caller, the checkpoints of a store that can write no page become rare.
-#[tokio::test(start_paused = true)]
-async fn failing_checkpoints_are_tried_again_ever_more_rarely() {
-    let devices = Devices::new();
+/// A store that can write no page, with a log so long that each checkpoint writes pages.
+async fn without_writes(devices: &Devices) -> LoggedStore {
     let options = WalOptions::new().capacity_bytes(256 << 10);
     let wal = Wal::on_device(Arc::clone(&devices.log) as SharedDevice, options).await.unwrap();
     let db = LoggedStore::on(devices.builder(), wal).await.unwrap();
@@ -225,7 +223,6 @@ async fn failing_checkpoints_are_tried_again_ever_more_rarely() {
     db.sync().await.unwrap();
     devices.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write));
     devices.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write));
-    // So long that each checkpoint writes pages.
     for no in (0..20).cycle() {
         if db.wal().len_bytes() > 210 << 10 {
             break;
@@ -234,8 +231,28 @@ async fn failing_checkpoints_are_tried_again_ever_more_rarely() {
     }
     db.wal().signal_grown();
     tokio::time::sleep(Duration::from_secs(60)).await;
+    db
+}
+
+/// Without any caller.
+#[tokio::test(start_paused = true)]
+async fn failing_checkpoints_are_tried_again_ever_more_rarely() {
+    let db = without_writes(&Devices::new()).await;
     let before = db.stats().pool.write_errors;
     tokio::time::sleep(Duration::from_secs(600)).await;
     let errors = db.stats().pool.write_errors - before;
     assert!((100..60_000).contains(&errors), "{errors} failed writes");
+}
+
+/// As by changes that wait for room: each asks for a checkpoint.
+#[tokio::test(start_paused = true)]
+async fn failing_checkpoints_pause_however_often_they_are_asked_for() {
+    let db = without_writes(&Devices::new()).await;
+    let before = db.stats().pool.write_errors;
+    for _ in 0..10_000 {
+        db.wal().signal_grown();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let errors = db.stats().pool.write_errors - before;
+    assert!((100..20_000).contains(&errors), "{errors} failed writes");
 }

@@ -14,6 +14,9 @@ pub(crate) struct SampleArgs {
     /// The seed of the sample.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
+    /// Draws only mutants of these files and folders, relative to the repository's root.
+    #[arg(long = "in", value_delimiter = ',')]
+    pub(crate) within: Vec<PathBuf>,
     /// Judges these mutants instead of a sample.
     #[arg(long, value_delimiter = ',')]
     pub(crate) only: Vec<u32>,
@@ -32,8 +35,8 @@ pub(crate) struct RunArgs {
     /// The number of threads of a judge.
     #[arg(long, default_value_t = 1)]
     pub(crate) threads: usize,
-    /// Integration tests of the store that judge, in addition to all tests of page, devio, bufpool and
-    /// ssdcache.
+    /// Integration tests of the store that judge, in addition to all tests of page, devio, bufpool, ssdcache
+    /// and wal.
     #[arg(long, value_delimiter = ',', default_value = "all,drops")]
     pub(crate) tests: Vec<String>,
     /// Arguments of a run of the campaign; repeat the option for several runs. `--campaign ""`: no run.

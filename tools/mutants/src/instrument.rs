@@ -8,30 +8,37 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The directories and files that hold the protocol and the latches, relative to the repository's root.
-const TARGETS: [&str; 9] = [
+/// The directories and files that hold the protocol, the latches and the log, relative to the repository's
+/// root.
+const TARGETS: [&str; 11] = [
     "crates/ssdcache/src",
     "crates/bufpool/src",
     "crates/page/src",
     "crates/devio/src/check.rs",
     "crates/devio/src/fence.rs",
+    "crates/devio/src/files.rs",
     "crates/devio/src/occupancy.rs",
     "crates/devio/src/ticket.rs",
     "crates/devio/src/transfer.rs",
     "src",
+    "crates/wal/src",
 ];
 
 /// Files and folders among them without protocol: test-only code, statistics, samples and traces of requests,
 /// read-ahead, hints to the policy, advice, handles for threads without a runtime.
-const LEFT_OUT: [&str; 23] = [
+const LEFT_OUT: [&str; 27] = [
     "tests.rs",
+    "testing",
+    "pieces.rs",
+    "forked.rs",
+    "power_cuts.rs",
     "mutation.rs",
     "seam.rs",
     "tampering.rs",
     "moment.rs",
     "loom_models.rs",
     "stats.rs",
-    "record.rs",
+    "bufpool/src/record.rs",
     "trace.rs",
     "sample_channel.rs",
     "sample.rs",
@@ -50,11 +57,12 @@ const LEFT_OUT: [&str; 23] = [
 ];
 
 /// The packages of these files, in dependency order.
-pub(crate) const PACKAGES: [&str; 5] =
-    ["pagetier-page", "pagetier-devio", "pagetier-bufpool", "pagetier-ssdcache", "pagetier"];
+pub(crate) const PACKAGES: [&str; 6] =
+    ["pagetier-page", "pagetier-devio", "pagetier-bufpool", "pagetier-ssdcache", "pagetier", "pagetier-wal"];
 
-/// Crates that get switches of their own; all other crates use those of the first.
-const SWITCHES_IN: [&str; 2] = ["crates/page/", "crates/devio/"];
+/// Crates that get switches of their own: the first, and those that do not depend on it. All other crates use
+/// those of the first.
+const SWITCHES_IN: [&str; 3] = ["crates/page/", "crates/devio/", "crates/wal/"];
 
 /// The switches, appended to `src/lib.rs` of these crates in the copy.
 ///
@@ -186,8 +194,8 @@ fn sources(repo: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for target in TARGETS {
         let entries = walkdir::WalkDir::new(repo.join(target)).sort_by_file_name().into_iter();
-        let wanted = |name: &std::ffi::OsStr| !name.to_str().is_some_and(|name| LEFT_OUT.contains(&name));
-        for entry in entries.filter_entry(|entry| wanted(entry.file_name())) {
+        let wanted = |path: &Path| !LEFT_OUT.iter().any(|end| path.ends_with(end));
+        for entry in entries.filter_entry(|entry| wanted(entry.path())) {
             let entry = entry.with_context(|| format!("{target}: not in this repository"))?;
             if entry.file_type().is_file() && entry.path().extension().is_some_and(|e| e == "rs") {
                 files.push(entry.path().strip_prefix(repo)?.to_owned());

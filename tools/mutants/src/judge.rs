@@ -12,6 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -23,9 +24,9 @@ const HANGS_AFTER: Duration = Duration::from_secs(12);
 const BATCH_SECONDS: f64 = 5.0;
 
 impl SampleArgs {
-    /// The mutants to judge, and the number of all mutants.
+    /// The mutants to judge, and the number of those from which they are drawn.
     fn mutants(&self) -> Result<(Vec<Mutant>, usize)> {
-        let mut mutants = load(&self.dir)?;
+        let mut mutants = within(load(&self.dir)?, &self.within);
         let of = mutants.len();
         if self.only.is_empty() {
             mutants = drawn(mutants, self.sample, self.seed);
@@ -118,6 +119,14 @@ fn batches(judge: &Judge, mutant: u32) -> Vec<(Vec<&str>, Duration)> {
         }
     }
     batches.into_iter().map(|(names, takes)| (names, Duration::from_secs_f64(takes))).collect()
+}
+
+/// The mutants of files at or below `paths`; all mutants if there are no paths.
+pub(crate) fn within(mut mutants: Vec<Mutant>, paths: &[PathBuf]) -> Vec<Mutant> {
+    if !paths.is_empty() {
+        mutants.retain(|m| paths.iter().any(|path| Path::new(&m.file).starts_with(path)));
+    }
+    mutants
 }
 
 /// Draws a sample of `count` mutants.

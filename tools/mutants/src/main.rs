@@ -1,4 +1,4 @@
-//! Mutation testing of the protocol and the latches.
+//! Mutation testing of the protocol, the latches and the log.
 //!
 //! Building the workspace once per mutant would take a minute each. So `instrument` copies the repository and
 //! compiles every mutant into the copy, behind a switch that the environment variable `PAGETIER_MUTANT`
@@ -19,7 +19,7 @@ use clap::{Parser, Subcommand};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// Mutation testing of Pagetier's protocol and latches.
+/// Mutation testing of Pagetier's protocol, latches and log.
 #[derive(Debug, Parser)]
 #[command(
     version,
@@ -55,6 +55,9 @@ enum Command {
         /// The instrumented copy.
         #[arg(long)]
         dir: PathBuf,
+        /// Lists only mutants of these files and folders, relative to the repository's root.
+        #[arg(long = "in", value_delimiter = ',')]
+        within: Vec<PathBuf>,
         /// Lists only a sample of this size, in the order in which `run` judges it.
         #[arg(long)]
         sample: Option<usize>,
@@ -84,8 +87,8 @@ fn main() -> Result<()> {
         Command::Instrument { repo, out, since } => instrument::instrument(&repo, &out, since.as_deref()),
         Command::Run(args) => judge::run(&args),
         Command::Report(args) => args.report(),
-        Command::List { dir, sample, seed } => {
-            let all = instrument::load(&dir)?;
+        Command::List { dir, within, sample, seed } => {
+            let all = judge::within(instrument::load(&dir)?, &within);
             for m in sample.map_or(all.clone(), |count| judge::drawn(all, count, seed)) {
                 println!("{:5} {}:{} {}: {}", m.id, m.file, m.line, m.function, m.what);
             }

@@ -4,7 +4,7 @@
 #[path = "../../tests/common/mod.rs"]
 mod common;
 
-use crate::exec::open::open;
+use crate::exec::open::{Knowledge, open};
 use crate::exec::write_home::{HomeBound, Outcome};
 use crate::exec::{Core, Homes};
 use crate::format::journal::Backing;
@@ -15,7 +15,8 @@ use pagetier_bufpool::{TierError, WrittenPage};
 use pagetier_devio::{DeviceError, DeviceErrorKind, Fault, FaultEffect, IoClass, IoOp, SimDevice, SimPower};
 use pagetier_page::{Flags, Lsn, PageId, Stamp};
 use pagetier_policy::{Access, Location};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::thread;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
@@ -140,6 +141,37 @@ async fn a_page_that_may_not_go_home_over_its_only_copy_is_not_left_on_its_way()
     let state = core.state.lock();
     assert!(state.slots.is_only_copy(page(1)), "its copy counts");
     assert_eq!(state.home.pages_writing(), 0, "a drop of its space would wait for ever");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_exchange_waits_for_the_reads_of_slots() {
+    let (core, _) = core("lru2").await;
+    core.write_one(1).await;
+    let located = core.state.lock().slots.begin_read(page(1));
+    let Located::Slot { slot, .. } = located else { panic!("{located:?}") };
+    let quiet = core.quiesce().await;
+    assert!(timeout(LONG, quiet.vacant()).await.is_err(), "a slot is being read");
+    core.state.lock().slots.end_read(slot);
+    drop(timeout(LONG, quiet.vacant()).await.expect("none is being read"));
+}
+
+#[tokio::test]
+async fn what_waits_for_files_tells_the_policy_on_a_thread_that_may_wait() {
+    for waits in [false, true] {
+        let power = SimPower::new();
+        let device = |name, seed| Arc::new(SimDevice::new(name, 1 << 20, seed, &power));
+        let (hdd, ssd) = (device("hdd", 1), device("ssd", 2));
+        formatted(&ssd, layout(8)).await;
+        let told_on = Arc::new(OnceLock::new());
+        let sink = Arc::clone(&told_on);
+        let tell = Box::new(move |_: &mut dyn pagetier_policy::SlotPolicy| {
+            sink.set(thread::current().id()).expect("it is told once");
+        });
+        let mut params = params(&hdd, &ssd, layout(8), "lru2");
+        params.knowledge = Some(Knowledge { tell, waits });
+        open(params).await.expect("it opens");
+        assert_eq!(told_on.get() != Some(&thread::current().id()), waits);
+    }
 }
 
 /// Homes without a place for any page.

@@ -2,7 +2,7 @@
 //! what it reported durable, and nothing that was not appended appears.
 
 use super::sim::{SimMedia, WAYS, Way};
-use super::{LIMITS, SMALL, bodies, in_use};
+use super::{LIMITS, SMALL, append_and_flush, bodies, in_use};
 use crate::{DeviceMedia, Keep, Media, Wal, WalError, WalOptions, redo::redo};
 use pagetier::device::SharedDevice;
 use pagetier::{Lsn, PageStore};
@@ -266,6 +266,28 @@ fn other_data_and_small_devices_are_refused_unchanged() {
         device.rot(block..block + 4096, 3);
         assert_eq!(on_device(&device).unwrap().id(), id);
     }
+}
+
+#[test]
+fn the_smallest_device_has_four_slots() {
+    let device = |bytes| Arc::new(SimDevice::new("log", bytes, 1, &SimPower::new()));
+    let least = (64 << 10) + 4 * (256 << 10);
+    on_device(&device(least)).unwrap();
+    assert!(on_device(&device(least - 4096)).is_err());
+}
+
+/// Otherwise it would pass for a blank one, or for one with other data.
+#[tokio::test]
+async fn a_device_that_cannot_be_read_is_an_error() {
+    let device = Arc::new(SimDevice::new("log", DEVICE_BYTES, 1, &SimPower::new()));
+    let wal = on_device(&device).unwrap();
+    append_and_flush(&wal, b"one").await;
+    let id = wal.id();
+    drop(wal);
+    device.inject(Fault::new(FaultEffect::Eio).on(IoOp::Read).times(1));
+    let WalError::Io { source, .. } = on_device(&device).unwrap_err() else { panic!("another error") };
+    assert_eq!(source.kind(), std::io::ErrorKind::Other, "{source}");
+    assert_eq!(on_device(&device).unwrap().id(), id);
 }
 
 /// A segment that was removed, its header's flush failed, and the process was killed: once the next one is

@@ -250,6 +250,27 @@ async fn a_copy_to_a_path_with_a_slash_at_its_end_is_beside_it_until_it_is_whole
 }
 
 #[tokio::test]
+async fn a_copy_has_the_records_that_nobody_has_flushed() {
+    let dir = tempfile::tempdir().unwrap();
+    let wal = Wal::open(&dir.path().join("log"), LIMITS).unwrap();
+    append_and_flush(&wal, b"one").await;
+    wal.append_commit(b"two").unwrap();
+    wal.copy_to(&dir.path().join("copy")).await.unwrap();
+    let copy = Wal::open(&dir.path().join("copy"), LIMITS).unwrap();
+    assert_eq!((copy.end(), bodies(&copy).len()), (wal.end(), 2));
+}
+
+#[test]
+fn a_directory_without_a_log_is_not_copied() {
+    let dir = tempfile::tempdir().unwrap();
+    let [empty, copy] = ["empty", "copy"].map(|name| dir.path().join(name));
+    fs::create_dir(&empty).unwrap();
+    let refused = copy_log(&empty, &copy).unwrap_err();
+    assert!(matches!(&refused, WalError::Io { path, .. } if *path == empty), "{refused}");
+    assert!(!copy.exists());
+}
+
+#[tokio::test]
 async fn only_names_that_the_log_gives_are_segments() {
     let dir = tempfile::tempdir().unwrap();
     let wal = Wal::open(dir.path(), LIMITS).unwrap();

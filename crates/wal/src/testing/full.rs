@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub(super) struct Disks {
     pub(super) hdd: Arc<SimDevice>,
     pub(super) ring: Arc<SimDevice>,
-    manifest: Arc<MemoryManifest>,
+    pub(super) manifest: Arc<MemoryManifest>,
 }
 
 impl Disks {

@@ -122,6 +122,47 @@ async fn a_mini_transaction_that_is_dropped_is_undone() {
     }
 }
 
+/// Each operation, over pages that the HDD has as they were before.
+#[tokio::test]
+async fn what_a_mini_transaction_did_is_redone() {
+    for operation in 0..4 {
+        let (disks, memory) = (Disks::new(), SimMedia::new(1));
+        let db = disks.open(&memory).await;
+        let space = pages(&db, 2).await;
+        fill(&db, space, 2, 5).await.unwrap();
+        db.sync().await.unwrap();
+        let mut change = db.begin::<PageMut<'_>>().await.unwrap();
+        for no in 0..2 {
+            change.add(db.get_mut(PageId::new(space, no)).await.unwrap());
+        }
+        let mut expected = [0, 1].map(|page| change.payload(page).to_vec());
+        change.write(0, 0, b"new");
+        expected[0][..3].copy_from_slice(b"new");
+        match operation {
+            0 => {
+                change.shift(0, 0, 40, 3);
+                expected[0][40..43].copy_from_slice(b"new");
+            }
+            1 => {
+                change.copy(0, 0, 1, 30, 3);
+                expected[1][30..33].copy_from_slice(b"new");
+            }
+            2 => {
+                change.zero(1);
+                expected[1].fill(0);
+            }
+            _ => {}
+        }
+        db.commit(change).await.unwrap();
+        crash(db).await;
+        let db = disks.open(&memory).await;
+        for (no, expected) in (0..).zip(&expected) {
+            assert!(db.get(PageId::new(space, no)).await.unwrap()[..] == expected[..], "{operation}: {no}");
+        }
+        db.close().await.unwrap();
+    }
+}
+
 /// A log from a time with a larger capacity: its last segment alone is longer than the new one.
 #[tokio::test]
 async fn a_last_segment_beyond_the_capacity_refuses_no_change() {
@@ -173,4 +214,17 @@ async fn the_last_slot_of_a_device_takes_records_until_it_is_full() {
     drop(wal);
     let wal = on(&device);
     assert_eq!((wal.end(), bodies(&wal).len() as u64), (last, last.0 / 10_000));
+}
+
+/// The capacity is that of a larger device.
+#[tokio::test]
+async fn with_few_slots_left_changes_wait_whatever_the_capacity() {
+    let media = DeviceMedia::open(device() as SharedDevice, SMALL.segment_bytes()).unwrap();
+    let wal = Wal::on(Box::new(media), WalOptions { capacity_bytes: 64 << 20, ..LIMITS }).unwrap();
+    append_and_flush(&wal, b"first").await;
+    assert!(!wal.is_long());
+    while !wal.is_scarce() {
+        append_and_flush(&wal, &[7; 10_000]).await;
+    }
+    assert!(wal.is_long() && wal.len_bytes() < wal.capacity_bytes());
 }

@@ -280,6 +280,22 @@ async fn a_guard_of_a_freed_page_holds_no_log() {
     db.close().await.unwrap();
 }
 
+/// A caller that asks for the frees needs the pages: when the call returns nothing else uses them.
+#[tokio::test(start_paused = true)]
+async fn frees_that_are_asked_for_wait_for_the_guards_of_their_pages() {
+    let (disks, media) = (Disks::new(), SimMedia::new(1));
+    let db = disks.open(&media).await;
+    let space = pages(&db, 3).await;
+    let (head, freed) = (PageId::new(space, 0), PageId::new(space, 1));
+    let guard = db.get(freed).await.unwrap();
+    super::full::trim(&db, head, freed).await.unwrap();
+    let mut freeing = pin!(db.wal().free_pending(db.store()));
+    let waited = tokio::time::timeout(Duration::from_secs(60), freeing.as_mut()).await;
+    assert!(waited.is_err() && !db.exists(freed), "{waited:?}");
+    drop(guard);
+    assert_eq!(freeing.await.unwrap(), 1);
+}
+
 /// What keeps the log long goes with other tasks: checkpoints that follow each other until then only work.
 #[tokio::test(start_paused = true)]
 async fn a_change_that_waits_for_room_does_not_keep_checkpoints_busy() {

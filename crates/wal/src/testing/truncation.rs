@@ -1,8 +1,11 @@
 //! What a truncation keeps, and what one that fails leaves behind.
 
+use super::full::{Disks, pages};
 use super::sim::{SimMedia, Way};
 use super::{LIMITS, SMALL, append_and_flush, bodies};
+use crate::segments::{FIRST_LSN, Segments};
 use crate::{Media, MemoryMedia, Wal};
+use futures_util::FutureExt;
 use pagetier::Lsn;
 
 /// A log of many segments, and the LSNs of its records, each of which is applied.
@@ -69,4 +72,58 @@ async fn a_hold_begins_where_the_log_does() {
     drop(hold);
     wal.truncate(wal.end(), wal.end()).await.unwrap();
     assert!(wal.oldest() > from);
+}
+
+/// Otherwise each would write every page that has changed, and make records durable that no one waits for.
+#[tokio::test]
+async fn a_checkpoint_of_a_short_log_writes_neither_pages_nor_records() {
+    let (disks, media) = (Disks::new(), SimMedia::new(1));
+    let db = disks.open(&media).await;
+    pages(&db, 3).await;
+    let oldest = db.min_recovery_lsn();
+    let lsn = db.wal().append_commit(b"not flushed").unwrap();
+    db.checkpoint().await.unwrap();
+    assert!(oldest.is_some() && db.min_recovery_lsn() == oldest, "the pages were written");
+    assert!(db.wal().durable() < lsn, "the log was flushed");
+    db.wal().append_applied(lsn);
+    db.close().await.unwrap();
+}
+
+/// Each time it says so, a checkpoint looks whether the log can be shortened.
+#[tokio::test]
+async fn a_log_says_that_it_has_grown_by_a_segment_not_by_a_record() {
+    let wal = Wal::in_memory(LIMITS);
+    append_and_flush(&wal, b"first").await;
+    let _ = wal.grown().now_or_never();
+    append_and_flush(&wal, b"second").await;
+    assert_eq!(wal.grown().now_or_never(), None);
+    for _ in 0..10 {
+        append_and_flush(&wal, &[7; 10_000]).await;
+    }
+    assert!(wal.segment_starts().len() > 1);
+    assert_eq!(wal.grown().now_or_never(), Some(()));
+}
+
+#[test]
+fn a_log_of_one_segment_has_no_older_half() {
+    let (mut segments, ..) = Segments::open(Box::<MemoryMedia>::default(), FIRST_LSN).unwrap();
+    segments.ready().unwrap();
+    assert_eq!(segments.half(true), None);
+    let failed = true;
+    segments.append(FIRST_LSN + 9, b"a record", 1, failed).unwrap();
+    segments.append(FIRST_LSN + 17, b"a record", 1, failed).unwrap();
+    assert_eq!((segments.half(false), segments.half(true)), (None, Some(FIRST_LSN + 17)));
+}
+
+/// What the store records of its log costs a write of the manifest.
+#[tokio::test]
+async fn the_store_records_nothing_if_no_segment_can_go() {
+    let (disks, media) = (Disks::new(), SimMedia::new(1));
+    let db = disks.open(&media).await;
+    pages(&db, 3).await;
+    let (saves, end) = (disks.manifest.saves(), db.wal().end());
+    assert_eq!(db.wal().segment_starts().len(), 1);
+    db.wal().truncate(end, end).await.unwrap();
+    assert_eq!(disks.manifest.saves(), saves);
+    db.close().await.unwrap();
 }
