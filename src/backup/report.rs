@@ -1,6 +1,7 @@
 //! What a backup takes and reports.
 
 use crate::error::BackupError;
+use pagetier_page::Lsn;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -12,6 +13,10 @@ pub(crate) const BACKUPS_LISTED: usize = 8;
 pub(super) type CopyLog =
     Box<dyn FnOnce(PathBuf) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send>> + Send + Sync>;
 
+/// The same, up to a position.
+type CopyLogUpTo =
+    Box<dyn FnOnce(PathBuf, Lsn) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send>> + Send + Sync>;
+
 /// Options of a backup; see [`PageStore::backup`](crate::PageStore::backup).
 #[derive(Default)]
 #[must_use]
@@ -19,7 +24,7 @@ pub struct BackupOptions {
     pub(super) full: bool,
     pub(super) bytes_per_second: Option<u64>,
     pub(super) progress: Option<Box<dyn Fn(BackupProgress) + Send + Sync>>,
-    pub(super) copy_log: Option<CopyLog>,
+    pub(super) copy_log: Option<CopyLogUpTo>,
 }
 
 impl BackupOptions {
@@ -47,12 +52,17 @@ impl BackupOptions {
         self
     }
 
-    /// Calls `copy` with the path `log-NNNNNN` once all pages are copied. The backup gets its name only after
-    /// the copy is durable, so that there is none without its log. Used by `pagetier-wal`.
+    /// Calls `copy` with the path `log-NNNNNN` once all pages are copied, and with the position up to which
+    /// the log was durable when the backup listed the spaces and the free pages: no record up to there is of
+    /// a space that was created later. The backup gets its name only after the copy is durable, so that there
+    /// is none without its log. Used by `pagetier-wal`.
     #[doc(hidden)]
     pub fn copy_log(
         mut self,
-        copy: impl FnOnce(PathBuf) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send>> + Send + Sync + 'static,
+        copy: impl FnOnce(PathBuf, Lsn) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send>>
+        + Send
+        + Sync
+        + 'static,
     ) -> Self {
         self.copy_log = Some(Box::new(copy));
         self

@@ -42,10 +42,10 @@ use crate::seam::Seam;
 use crate::store::pace::Pace;
 use crate::store::page_store::PageStore;
 use crate::volume::table::Freed;
-use pagetier_bufpool::{PoolError, TierError};
+use pagetier_bufpool::{LogGate, PoolError, TierError};
 use pagetier_devio::files::{DirFile, Directory, RealDir, create_durably};
 use pagetier_devio::{Causes, IoBuf};
-use pagetier_page::{Header, PageId, Stamp};
+use pagetier_page::{Header, Lsn, PageId, Stamp};
 use rustc_hash::FxHashSet;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -273,6 +273,8 @@ struct Made {
     base: Base,
     looked_at: u64,
     pages: u64,
+    /// Up to there the log was durable when the spaces and the free pages were listed.
+    log_end: Lsn,
 }
 
 impl PageStore {
@@ -340,8 +342,10 @@ impl PageStore {
                 return Err(error);
             }
         };
-        let Made { id, base, looked_at, pages } = made;
-        let (path, bytes) = draft.finish(base.number, options.copy_log.take()).await?;
+        let Made { id, base, looked_at, pages, log_end } = made;
+        let copy_log =
+            options.copy_log.take().map(|copy| -> CopyLog { Box::new(move |to| copy(to, log_end)) });
+        let (path, bytes) = draft.finish(base.number, copy_log).await?;
         if !settled {
             tracing::warn!(
                 "the backup is complete, but a crash could bring back a version that was discarded before it: \
@@ -404,10 +408,14 @@ impl PageStore {
         // A crash could otherwise take a page back to before what the chain has, and the next backup would
         // skip it (I30).
         seam.sync_copied(self.sync()).await?;
-        let (next_space, losses, spaces) = {
+        let (next_space, losses, spaces, free, log_end) = {
             let meta = self.shared.meta.lock().await;
             // Under the lock: a space that is created now must be below the next one, too.
-            (meta.manifest.next_space, meta.manifest.losses, self.spaces().list())
+            let (next_space, spaces) = (meta.manifest.next_space, self.spaces().list());
+            // The log's end last: the records of what was dropped and freed precede it. And still under the
+            // lock: those of a space that is created later follow it.
+            let free = self.shared.volume.free_pages();
+            (next_space, meta.manifest.losses, spaces, free, self.shared.gate.durable())
         };
         if seam.lost_meanwhile(head.losses, losses) {
             tracing::warn!("pages were lost with the SSD while the store was backed up: beginning again");
@@ -415,9 +423,9 @@ impl PageStore {
         }
         // As they are at the end: a page created meanwhile was perhaps copied, and needs its space.
         let spaces = spaces.into_iter().map(|s| (s.id.0, s.name, s.pages)).collect();
-        let free = [gone.free, absent, self.shared.volume.free_pages()].concat();
+        let free = [gone.free, absent, free].concat();
         draft.put(&text(encode_tail(&Tail { pages, next_space, spaces, free }), dir)?).await?;
-        Ok(Some(Made { id: head.id, base, looked_at, pages }))
+        Ok(Some(Made { id: head.id, base, looked_at, pages, log_end }))
     }
 
     /// Finds where the backup begins, and drafts its head.

@@ -3,6 +3,7 @@
 use crate::error::WalError;
 use crate::log::Wal;
 use crate::media::{FileMedia, Media};
+use pagetier::Lsn;
 use pagetier_devio::files::{Directory, RealDir, beside, create_durably};
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -18,13 +19,22 @@ impl Wal {
     /// `to` exists or cannot be written, or the log failed.
     pub async fn copy_to(&self, to: &Path) -> Result<(), WalError> {
         self.check_owner()?;
+        let end = self.end();
+        self.flush(end).await?;
+        self.copy_up_to(to, end).await
+    }
+
+    /// As [`Wal::copy_to`], without the records that follow `end`, which are not copied.
+    pub(crate) async fn copy_up_to(&self, to: &Path, end: Lsn) -> Result<(), WalError> {
+        self.check_owner()?;
         // No segment is removed during the copy.
         let (hold, _) = self.hold();
-        self.flush(self.end()).await?;
         let (wal, to) = (self.clone(), to.to_owned());
         let copying = move || {
             let starts = wal.segment_starts();
-            copy(&RealDir::working(), &to, wal.id(), starts, |start| wal.whole_segment(start))?;
+            // Also one that begins there, which may be the only one.
+            let starts = starts.into_iter().filter(|start| *start <= end.0).collect();
+            copy(&RealDir::working(), &to, wal.id(), starts, |start| wal.whole_segment(start, end))?;
             drop(hold);
             Ok(())
         };

@@ -739,11 +739,11 @@ impl Wal {
         output.segments.read(start, durable)
     }
 
-    /// The durable part of one segment, for a copy of the log.
-    pub(crate) fn whole_segment(&self, start: u64) -> Result<Vec<u8>, WalError> {
+    /// The durable part of one segment up to `end`, for a copy of the log.
+    pub(crate) fn whole_segment(&self, start: u64, end: Lsn) -> Result<Vec<u8>, WalError> {
         let mut output = self.0.output.lock();
-        let durable = output.reached;
-        output.segments.whole(start, durable)
+        let end = output.reached.min(end.0);
+        output.segments.whole(start, end)
     }
 
     /// Takes over what recovery found unfinished: commits without an `Applied`, and frees.

@@ -274,10 +274,11 @@ impl LoggedStore {
         });
         naming.await.map_err(|_| WalError::Stopped)??;
         let (wal, held) = (self.wal.clone(), Arc::clone(&hold));
-        // Each page was written after its record was durable, so the log copied then reaches beyond them all.
-        let options = options.copy_log(move |to| {
+        // Each page was written after its record was durable, so the log up to this end has them all. What
+        // follows may be of a space that the backup does not have.
+        let options = options.copy_log(move |to, end| {
             Box::pin(async move {
-                let copied = wal.copy_to(&to).await;
+                let copied = wal.copy_up_to(&to, end).await;
                 // Also for a call that was dropped meanwhile.
                 drop(held);
                 copied.map_err(io::Error::other)
