@@ -2,9 +2,11 @@
 
 use super::{LIMITS, SMALL, append_and_flush, bodies, segments};
 use crate::copy::copy;
-use crate::{FileMedia, Media, Wal, WalError, copy_log};
+use crate::{FileMedia, LoggedStore, Media, Wal, WalError, copy_log};
 use pagetier::Lsn;
+use pagetier::backup::BackupOptions;
 use pagetier::errors::Advice;
+use pagetier::{PageId, PageStore};
 use pagetier_devio::files::{Directory, create_durably};
 use pagetier_devio::{FileFault, SimFiles, SimPower};
 use std::collections::BTreeMap;
@@ -371,4 +373,36 @@ fn a_reserve_never_has_the_name_of_the_segment_that_it_was() {
             assert!(media.list().unwrap().contains(&67));
         }
     }
+}
+
+/// A space is created, and a page of it committed, after the backup has listed the spaces.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_copy_for_a_backup_has_no_record_of_a_space_that_the_backup_lacks() {
+    let dir = tempfile::tempdir().unwrap();
+    let (chain, to) = (dir.path().join("chain"), dir.path().join("to"));
+    let builder =
+        |to: &Path| PageStore::builder().directory(to.join("pages")).ssd_bytes(0).pool_bytes(4 << 20);
+    let db = Arc::new(LoggedStore::open(builder(dir.path()), dir.path().join("log"), LIMITS).await.unwrap());
+    put_in_new_space(&db, "before").await;
+    let of = Arc::clone(&db);
+    let options = BackupOptions::new().copy_log(move |to, end| {
+        Box::pin(async move {
+            put_in_new_space(&of, "after").await;
+            of.wal().copy_up_to(&to, end).await.map_err(std::io::Error::other)
+        })
+    });
+    db.store().backup(&chain, options).await.unwrap();
+    LoggedStore::restore(builder(&to), &to.join("log"), &chain, 1).await.unwrap();
+    let restored = LoggedStore::open(builder(&to), to.join("log"), LIMITS).await.unwrap();
+    assert_eq!(restored.spaces().find("after"), None);
+    let space = restored.spaces().find("before").unwrap();
+    assert_eq!(restored.get(PageId::new(space, 0)).await.unwrap()[0], 7);
+}
+
+async fn put_in_new_space(db: &LoggedStore, name: &str) {
+    let space = db.spaces().create(name).await.unwrap();
+    let mut change = db.begin().await.unwrap();
+    let page = change.add(db.allocate(space).await.unwrap());
+    change.write(page, 0, &[7]);
+    db.commit(change).await.unwrap();
 }
