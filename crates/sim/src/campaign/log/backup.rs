@@ -1,7 +1,8 @@
 //! Backups of pages and log while an engine works, their restoration, and what a later log makes of it.
 
 use super::model::Model;
-use super::open::{self, Terms, causes, check};
+use super::open::{self, causes, check};
+use super::terms::Terms;
 use super::watch::{Media, Moment, Watch};
 use crate::campaign::moment::bounded_power;
 use crate::campaign::plan::Plan;

@@ -1,6 +1,6 @@
 //! What a log is on, simulated: a device, or files.
 
-use super::open::{SLOTS_AT, Terms};
+use super::terms::{SLOTS_AT, Terms};
 use crate::campaign::plan::Plan;
 use pagetier_devio::files::{Access, Directory, create_durably};
 use pagetier_devio::{
@@ -203,13 +203,18 @@ impl Segment {
     /// The offset of the byte at `position` in the segment, if it has it.
     pub(super) fn offset_of(&self, position: u64) -> Option<usize> {
         let records = self.bytes.get(self.head..)?;
-        let at = self.head + super::media::prefix_bytes(records) + position.checked_sub(self.start)? as usize;
+        let at = self.head + prefix_bytes(records) + position.checked_sub(self.start)? as usize;
         (at < self.bytes.len()).then_some(at)
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
+}
+
+/// The bytes that precede the records of a segment, which positions do not count.
+pub(super) fn prefix_bytes(segment: &[u8]) -> usize {
+    if segment.starts_with(b"PTGEN") { 28 } else { 0 }
 }
 
 fn slots(device: &[u8], slot_bytes: u64) -> Vec<Segment> {

@@ -1,5 +1,6 @@
 //! The log's medium: on a simulated device or files that complete at once, so that its calls need no thread.
 
+use super::disk::prefix_bytes;
 use super::watch::Watch;
 use pagetier_wal::Media;
 use std::io;
@@ -32,11 +33,6 @@ impl Inline {
         }
         done
     }
-}
-
-/// The bytes that precede the records of a segment, which positions do not count.
-pub(super) fn prefix_bytes(segment: &[u8]) -> usize {
-    if segment.starts_with(b"PTGEN") { 28 } else { 0 }
 }
 
 impl Media for Inline {

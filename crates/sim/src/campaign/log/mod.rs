@@ -4,7 +4,7 @@
 //! | file | job |
 //! | --- | --- |
 //! | `model` | what the engine was told, and what an opening must show |
-//! | `disk`, `media` | what the log is on: a device, or files |
+//! | `terms`, `disk`, `media` | how the log is kept, and on what: a device, or files |
 //! | `watch` | the devices, and moments of them |
 //! | `open` | openings, and the check of everything that a store shows |
 //! | `work`, `life` | the operations of an engine, and its lives |
@@ -18,6 +18,7 @@ mod life;
 mod media;
 mod model;
 mod open;
+mod terms;
 mod twist;
 mod unlogged;
 mod watch;
@@ -27,8 +28,9 @@ use self::backup::Shelf;
 use self::disk::LogDisk;
 use self::life::Life;
 use self::model::Model;
-use self::open::{Parts, Terms, check};
+use self::open::{Parts, check};
 pub(super) use self::open::{SharedMedia, open_shared};
+use self::terms::Terms;
 use self::twist::Past;
 use self::watch::{Media, Moment, Rate, Watch};
 pub(super) use self::work::drawn;

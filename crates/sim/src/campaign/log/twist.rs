@@ -4,7 +4,8 @@
 
 use super::disk::{LogDisk, Segment};
 use super::model::Model;
-use super::open::{self, LEAVES, Parts, Terms, check};
+use super::open::{self, LEAVES, Parts, check};
+use super::terms::Terms;
 use super::unlogged::unchanged;
 use super::watch::{Media, Moment, Watch};
 use crate::campaign::moment::Outcome;
@@ -12,7 +13,7 @@ use crate::campaign::plan::Plan;
 use crate::campaign::totals::Totals;
 use crate::campaign::twist::Twist;
 use crate::campaign::world::in_virtual_time;
-use pagetier_devio::Device;
+use pagetier_devio::{Device, SimPower};
 use pagetier_wal::Keep;
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -165,7 +166,6 @@ fn twisted(
         let all: Vec<&Moment> = past.line.iter().copied().filter(|old| known(old)).collect();
         (!all.is_empty()).then(|| all[rng.random_range(0..all.len())])
     };
-    let own = || media.log.fork(power);
     match twist {
         Twist::LostSsd => Some(Twisted { pages: None, log: None, excused: None }),
         Twist::BlankLog => of_log(LogDisk::blank(plan, 5, power)),
@@ -184,21 +184,31 @@ fn twisted(
             let sibling = past.sibling.filter(|_| moment.model.acked_since && !moment.recovering)?;
             of_log(sibling.log(power))
         }
+        _ => damaged(twist, media.log.fork(power), power, moment, rng),
+    }
+}
+
+/// The store with its own log, damaged.
+fn damaged(
+    twist: Twist,
+    log: LogDisk,
+    power: &SimPower,
+    moment: &Moment,
+    rng: &mut SmallRng,
+) -> Option<Twisted> {
+    let excused = match twist {
         Twist::ShortLog => {
-            let log = own();
             let segments = log.segments();
             if let Some(shortened) = log.shortened(rng, power) {
-                return of_log(shortened);
+                return Some(Twisted { pages: None, log: Some(shortened), excused: None });
             }
             let (position, segment, at) = acked_byte(&segments, moment, rng)?;
             log.cut(segment, at);
             // In the newest segment everything that follows is lost as well.
             let newest = segments.last().is_some_and(|last| last.start == segment.start);
-            let excused = newest.then(|| last_write(moment, position));
-            Some(Twisted { pages: None, log: Some(log), excused })
+            newest.then(|| last_write(moment, position))
         }
         Twist::NoNewest | Twist::Gap | Twist::NoOldest => {
-            let log = own();
             let segments = log.segments();
             let count = segments.len();
             let at = match twist {
@@ -210,18 +220,16 @@ fn twisted(
             log.remove(segment);
             // The pages may not know of it yet.
             let unknown = twist == Twist::NoNewest && moment.model.known <= segment.start;
-            Some(Twisted { pages: None, log: Some(log), excused: unknown.then_some(segment.start) })
+            unknown.then_some(segment.start)
         }
         Twist::Rot => {
-            let log = own();
             let segments = log.segments();
             let (position, segment, at) = acked_byte(&segments, moment, rng)?;
             let len = [1, 1, 20, 512][rng.random_range(0..4)];
             rot(&log, segment, at, len, rng);
-            Some(Twisted { pages: None, log: Some(log), excused: excuse(moment, position, len) })
+            excuse(moment, position, len)
         }
-        Twist::RotAnywhere => {
-            let log = own();
+        _ => {
             if let LogDisk::Device(device, _) = &log {
                 let at = rng.random_range(0..device.size());
                 device.rot(at..(at + rng.random_range(1..2000)).min(device.size()), rng.random());
@@ -233,10 +241,10 @@ fn twisted(
             }
             // It may hit the last write anywhere, and what precedes it.
             let last = moment.model.batches.range(..moment.model.acked).next_back().copied().unwrap_or(0);
-            let excused = last_write(moment, last.saturating_sub(2000));
-            Some(Twisted { pages: None, log: Some(log), excused: Some(excused) })
+            Some(last_write(moment, last.saturating_sub(2000)))
         }
-    }
+    };
+    Some(Twisted { pages: None, log: Some(log), excused })
 }
 
 /// An acknowledged byte of the log: its position, its segment, and its offset there.
