@@ -104,10 +104,10 @@ impl Model {
     /// that were synced then.
     pub(super) fn as_backed_up(&self, before: &Self) -> Self {
         let mut model = self.clone();
-        // The backup may be from before the creation of a space, which is no record.
+        // The backup may be from before the creation of a space, which is no record, or before its removal.
         model.pages.retain(|page, _| before.has_space(page.space));
         for (id, space) in &mut model.spaces {
-            if !before.spaces.contains_key(id) && space.state == SpaceState::Live {
+            if before.spaces.get(id).map(|then| then.state) != Some(space.state) {
                 space.state = SpaceState::Leaving;
             }
         }
