@@ -18,7 +18,8 @@ impl Wal {
     /// # Errors
     /// `to` exists or cannot be written, or the log failed.
     pub async fn copy_to(&self, to: &Path) -> Result<(), WalError> {
-        self.check_owner()?;
+        // Before the flush: all segments up to its end could be gone after it.
+        let (_hold, _) = self.hold();
         let end = self.end();
         self.flush(end).await?;
         self.copy_up_to(to, end).await

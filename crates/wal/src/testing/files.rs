@@ -252,7 +252,7 @@ async fn a_copy_to_a_path_with_a_slash_at_its_end_is_beside_it_until_it_is_whole
 }
 
 #[tokio::test]
-async fn a_copy_has_the_records_that_nobody_has_flushed() {
+async fn a_copy_has_the_records_that_no_call_has_flushed() {
     let dir = tempfile::tempdir().unwrap();
     let wal = Wal::open(&dir.path().join("log"), LIMITS).unwrap();
     append_and_flush(&wal, b"one").await;
@@ -260,6 +260,25 @@ async fn a_copy_has_the_records_that_nobody_has_flushed() {
     wal.copy_to(&dir.path().join("copy")).await.unwrap();
     let copy = Wal::open(&dir.path().join("copy"), LIMITS).unwrap();
     assert_eq!((copy.end(), bodies(&copy).len()), (wal.end(), 2));
+}
+
+/// The log is shortened while the copy waits for its flush.
+#[tokio::test]
+async fn a_copy_has_the_log_as_it_was_when_it_began() {
+    let dir = tempfile::tempdir().unwrap();
+    let wal = super::in_use(Box::new(FileMedia::open(&dir.path().join("log")).unwrap()), SMALL).unwrap();
+    append_and_flush(&wal, b"one").await;
+    wal.append_commit(b"two").unwrap();
+    let to = dir.path().join("copy");
+    let mut copying = std::pin::pin!(wal.copy_to(&to));
+    assert!(futures_util::poll!(copying.as_mut()).is_pending());
+    for _ in 0..8 {
+        append_and_flush(&wal, &[7; 40_000]).await;
+    }
+    wal.truncate(wal.end(), wal.end()).await.unwrap();
+    copying.await.unwrap();
+    let copy = Wal::open(&to, SMALL).unwrap();
+    assert_eq!(bodies(&copy).first().map(|(_, body)| body.as_slice()), Some(&b"one"[..]));
 }
 
 #[test]
