@@ -18,6 +18,8 @@ enum Free {
     Some(Vec<PageId>),
     /// With a `sync`, of this task or another.
     OnSync(Vec<PageId>),
+    /// The same, while the page that ceases to refer to them is changed under its guard.
+    Unlinked(Vec<PageId>, PageId),
     Range(SpaceId, std::ops::Range<u32>),
 }
 
@@ -37,8 +39,14 @@ impl Worker {
     /// Lets a `sync` free pages that exist for certain.
     pub(super) async fn free_on_sync(&mut self) -> Outcome {
         let mut pages: Vec<PageId> = (0..self.rng.random_range(1..8)).filter_map(|_| self.pick()).collect();
-        pages.retain(|page| self.model.lock().live_page(*page).is_some_and(|p| p.is_in_use()));
-        self.free(Free::OnSync(Vec::new()), pages).await
+        let exists = |page: &PageId| self.model.lock().live_page(*page).is_some_and(|p| p.is_in_use());
+        pages.retain(exists);
+        // A call that is dropped would drop the guard, too: see `free`.
+        let from = pages.pop().filter(|from| self.plan.tasks > 1 && !pages.contains(from));
+        match from.and_then(|from| Some((from, self.have(from, true)?))) {
+            Some((from, _held)) => self.free(Free::Unlinked(Vec::new(), from), pages).await,
+            None => self.free(Free::OnSync(Vec::new()), pages).await,
+        }
     }
 
     pub(super) async fn free_run(&mut self) -> Outcome {
@@ -75,9 +83,10 @@ impl Worker {
         let held: Vec<(PageId, Use)> = pages.iter().filter_map(|page| Some((*page, held(page)?))).collect();
         let pages: Vec<PageId> = held.iter().map(|(page, _)| *page).collect();
         let call = match call {
-            Free::One(_) | Free::Range(..) | Free::OnSync(_) if pages.is_empty() => return Ok(()),
             Free::Some(_) => Free::Some(pages.clone()),
+            _ if pages.is_empty() => return Ok(()),
             Free::OnSync(_) => Free::OnSync(pages.clone()),
+            Free::Unlinked(_, from) => Free::Unlinked(pages.clone(), from),
             other => other,
         };
         let (upto, sure) = {
@@ -117,7 +126,7 @@ impl Worker {
                 }
                 Ok(())
             }
-            Err(error) if matches!(call, Free::OnSync(_)) => {
+            Err(error) if matches!(call, Free::OnSync(_) | Free::Unlinked(..)) => {
                 // Any later `sync` may free them: each may be there or not, and no task uses it, until a
                 // crash shows.
                 held.into_iter().for_each(|(_, held)| held.keep());
@@ -149,8 +158,35 @@ impl Worker {
                 }
                 Ok(noted)
             }
+            Free::Unlinked(pages, from) => {
+                let last = self.model.lock().last_version;
+                let noted = self.unlinked(*from, pages).await?;
+                for page in pages {
+                    self.left(*page, last).await;
+                }
+                Ok(noted)
+            }
             Free::Range(space, range) => self.store.spaces().free(*space, range.clone()).await,
         }
+    }
+
+    /// Changes `from`, and lets a `sync` free `pages` while its guard lives: a crash must not leave one of
+    /// them free and `from` without the change.
+    async fn unlinked(&self, from: PageId, pages: &[PageId]) -> Result<u32, Error> {
+        let mut guard = self.store.get_mut(from).await?;
+        let version = self.model.lock().write(&mut guard);
+        let noted = {
+            let mut model = self.model.lock();
+            pages.iter().for_each(|page| model.unlinked(*page, from, version));
+            self.store.free_on_sync(pages)
+        };
+        let holding = async {
+            tokio::time::sleep(Duration::from_micros(1 + u64::from(version % 3) * self.plan.hdd_us)).await;
+            drop(guard);
+            self.model.lock().published(from, version);
+        };
+        let (synced, ()) = tokio::join!(self.store.sync(), holding);
+        synced.and(noted)
     }
 
     /// Waits until the freed page, whose versions ended at `last`, has left memory.

@@ -12,6 +12,7 @@ use super::calls::SsdCalls;
 use super::content::fill;
 use super::running::Running;
 pub(super) use freed::Existence;
+use freed::Unlinked;
 use pagetier::{Lsn, OwnedPageMut, PageId, PageMut, SpaceId};
 use std::collections::BTreeMap;
 
@@ -50,6 +51,8 @@ pub(super) struct PageModel {
     home_first: bool,
     /// A call to free it has begun once.
     was_freed: bool,
+    /// The change after which no page refers to it.
+    unlinked: Option<Unlinked>,
     /// Operations that are using it.
     pub(super) users: u32,
     /// An operation uses it exclusively.

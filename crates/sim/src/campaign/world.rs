@@ -8,6 +8,7 @@ use super::probe::{Phase, Probe, Rate};
 use super::running::Running;
 use pagetier::{Error, OpenError, PageId, PageStore};
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,6 +65,8 @@ pub(super) async fn check(
     check_spaces(store, &mut model.lock())?;
     let loss = store.ssd().loss();
     model.lock().settle_loss(loss.is_some());
+    let unlinked = model.lock().take_unlinked();
+    let mut versions = BTreeMap::new();
     let pages = model.lock().live_pages();
     let mut checked = Checked::default();
     checked.states.add_if(loss.is_some(), State::LossReported);
@@ -81,6 +84,7 @@ pub(super) async fn check(
         let Some(p) = model.page(page) else { continue };
         match &found {
             Ok(found) if p.may_be(*found) || lenient.stale => {
+                versions.insert(page, *found);
                 checked.states.add_if(found.unwrap_or(0) < p.published, State::FoundOlder);
                 p.was_found(*found, !lenient.volatile);
                 continue;
@@ -94,6 +98,9 @@ pub(super) async fn check(
             return Err(format!("{wrong}, allowed is {allowed}, reported lost: {reported}"));
         }
     }
+    if loss.is_none() && !lenient.stale {
+        unlinks_lasted(&unlinked, &versions)?;
+    }
     store.validate()?;
     let recovery = store.recovery();
     checked.states.add_if(recovery.trusted > 0, State::FoundTrusted);
@@ -101,6 +108,24 @@ pub(super) async fn check(
     checked.states.add_if(recovery.superseded > 0, State::FoundSuperseded);
     checked.states.add_if(recovery.repaired > 0, State::FoundRepaired);
     Ok(checked)
+}
+
+/// Checks that no page that does not exist is one that another page refers to.
+fn unlinks_lasted(
+    unlinked: &[(PageId, PageId, u32)],
+    versions: &BTreeMap<PageId, Option<u32>>,
+) -> Result<(), String> {
+    for (page, from, version) in unlinked {
+        if versions.get(page) == Some(&None)
+            && let Some(found) = versions.get(from).filter(|found| found.unwrap_or(0) < *version)
+        {
+            return Err(format!(
+                "page {page} is free, and page {from}, which refers to it up to version {version}, reads as \
+                 {found:?}"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// What is wrong with what was found of a page.

@@ -20,6 +20,16 @@ pub(in crate::campaign) enum Existence {
     Loose,
 }
 
+/// A change after which no page refers to one that a `sync` is to free: the free must not last without it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::campaign) struct Unlinked {
+    /// The page that is changed.
+    from: PageId,
+    version: u32,
+    /// How often `from` had been discarded then: after another discard any version of it may show.
+    discards: u32,
+}
+
 impl PageModel {
     /// Whether it does not exist, unless a dropped call has made it exist again, blank.
     pub(in crate::campaign) fn is_free(&self) -> bool {
@@ -69,7 +79,7 @@ impl PageModel {
     /// Begins a new life, if it was free.
     pub(super) fn exists_again(&mut self) {
         if self.is_free() {
-            (self.existence, self.bared) = (Existence::There, false);
+            (self.existence, self.bared, self.unlinked) = (Existence::There, false, None);
         }
     }
 
@@ -152,6 +162,35 @@ impl Model {
         if let Some(p) = self.page(page).filter(|p| !p.is_free()) {
             (p.existence, p.was_freed) = (Existence::Leaving, true);
         }
+    }
+
+    /// Records that a `sync` may free the page, and that `from` refers to it up to this version.
+    pub(in crate::campaign) fn unlinked(&mut self, page: PageId, from: PageId, version: u32) {
+        let discards = self.page(from).map_or(0, |from| from.discards);
+        // One that never became durable may be absent after a crash without a free.
+        if let Some(p) = self.page(page).filter(|p| p.floor > 0) {
+            p.unlinked = Some(Unlinked { from, version, discards });
+        }
+    }
+
+    /// After a crash: the changes that pages were freed after, each with the freed page, unless the changed
+    /// page may show any version.
+    pub(in crate::campaign) fn take_unlinked(&mut self) -> Vec<(PageId, PageId, u32)> {
+        let mut all = Vec::new();
+        for page in self.live_pages() {
+            let Some(Unlinked { from, version, discards }) =
+                self.page(page).filter(|p| p.existence != Existence::There).and_then(|p| p.unlinked.take())
+            else {
+                continue;
+            };
+            let is_sure = |p: &mut PageModel| {
+                p.existence == Existence::There && p.discards == discards && !p.uncertain && !p.gone
+            };
+            if self.live_page(from).is_some_and(is_sure) {
+                all.push((page, from, version));
+            }
+        }
+        all
     }
 
     /// Records that the page, with versions up to `upto`, was freed. Its number may have been reused since.
