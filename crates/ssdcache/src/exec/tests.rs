@@ -42,9 +42,13 @@ async fn core_with(
 
 impl Core {
     async fn write_one(self: &Arc<Self>, no: u32) {
-        let dirty = dirty(no, 0);
+        timeout(LONG, self.write_patiently(no)).await.expect("it ends");
+    }
+
+    /// As `write_one`, however long it takes.
+    async fn write_patiently(self: &Arc<Self>, no: u32) {
         let done = |written: WrittenPage| assert!(written.result.is_ok(), "{written:?}");
-        timeout(LONG, self.write_dirty(vec![dirty], IoClass::Clean, &done)).await.expect("it ends");
+        self.write_dirty(vec![dirty(no, 0)], IoClass::Clean, &done).await;
     }
 }
 
@@ -99,6 +103,38 @@ async fn a_batch_whose_pages_are_all_superseded_wakes_those_that_wait_for_them()
     let pages = vec![HomeBound::new(page(1), image, Lsn(0))];
     core.write_home(Backing::Appended, pages, IoClass::Clean, &each).await;
     timeout(LONG, waiter).await.expect("it is woken").expect("it ends");
+}
+
+/// Otherwise the write would wait for the slot's page to be written home, and the slot has none any more.
+#[tokio::test(start_paused = true)]
+async fn a_write_that_waits_for_the_slot_of_a_discarded_page_is_woken() {
+    let (core, _) = core("mv-fifo").await;
+    let wait = || core.state.lock().slots.map_work(false, core.now()).is_none();
+    let mut next = 0;
+    let writing = loop {
+        let (writer, no) = (Arc::clone(&core), next);
+        let mut writing = tokio::spawn(async move { writer.write_patiently(no).await });
+        match timeout(LONG, &mut writing).await {
+            Ok(ended) => ended.expect("written"),
+            Err(_) if wait() => break writing,
+            Err(_) => {
+                while !wait() {
+                    core.checkpoint().await.expect("written");
+                    core.flush_ssd().await.expect("flushed");
+                }
+                writing.await.expect("written");
+            }
+        }
+        next += 1;
+    };
+    let before: Vec<u32> = (0..next).filter(|no| core.state.lock().slots.is_only_copy(page(*no))).collect();
+    assert!(before.contains(&0), "the front has reached the slot of the first page, which is not home");
+    while timeout(LONG, core.wake.slots.notified()).await.is_ok() {}
+    assert!(before.into_iter().all(|no| core.discarded(page(no))), "no home write is in flight");
+    // The slots can be written after a checkpoint: the write asks for it.
+    timeout(LONG, core.wake.slots.notified()).await.expect("it is woken");
+    core.checkpoint().await.expect("written");
+    timeout(LONG, writing).await.expect("it goes on").expect("written");
 }
 
 /// A write-back would make the slot clean, and the front could give it away while the home write is under way

@@ -394,16 +394,7 @@ impl Tier for SsdTier {
     }
 
     fn discarded(&self, page: PageId) -> bool {
-        let mut state = self.core.state.lock();
-        // While the slot backs a home write it must stay, or a torn home could not be repaired (I4). The
-        // caller waits for `settled` and asks again.
-        let free = !state.home.must_keep_copy(page);
-        if free {
-            state.slots.discard(page);
-            state.home.discard(page);
-            self.core.homes.discarded(page);
-        }
-        free
+        self.core.discarded(page)
     }
 
     fn settled(&self, page: PageId) -> Boxed<'_, ()> {
@@ -420,5 +411,24 @@ impl Tier for SsdTier {
                 let _ = self.core.flush_hdd().await;
             }
         })
+    }
+}
+
+impl Core {
+    /// See [`Tier::discarded`].
+    pub(crate) fn discarded(&self, page: PageId) -> bool {
+        let mut state = self.state.lock();
+        // While the slot backs a home write it must stay, or a torn home could not be repaired (I4). The
+        // caller waits for `settled` and asks again.
+        let free = !state.home.must_keep_copy(page);
+        if free {
+            state.slots.discard(page);
+            state.home.discard(page);
+            self.homes.discarded(page);
+            drop(state);
+            // Writes may wait for this slot to be written home, which nothing does any more.
+            self.changed.notify_waiters();
+        }
+        free
     }
 }
