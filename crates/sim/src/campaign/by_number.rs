@@ -3,7 +3,7 @@
 
 use super::work::{Outcome, Worker};
 use pagetier::log::LogMark;
-use pagetier::{Error, Loss, Lsn, PageId, SpaceHints, SpaceId};
+use pagetier::{Error, Loss, Lsn, PageId, Retention, SpaceHints, SpaceId};
 use pagetier_devio::{Device, DeviceErrorKind};
 use rand::Rng;
 use std::sync::Arc;
@@ -245,7 +245,9 @@ impl Worker {
 
     pub(super) async fn set_hints(&mut self) -> Outcome {
         let Some(space) = self.any_space() else { return Ok(()) };
-        let mut hints = SpaceHints::new().never_to_ssd(self.rng.random_bool(0.5));
+        let kept = [Retention::Usual, Retention::KeepInMemory, Retention::ScanOnly];
+        let kept = kept[self.rng.random_range(0..3)];
+        let mut hints = SpaceHints::new().never_to_ssd(self.rng.random_bool(0.5)).retention(kept);
         if self.rng.random_bool(0.3) {
             hints = hints.frames_max(self.rng.random_range(1..20));
         }

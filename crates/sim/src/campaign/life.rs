@@ -8,7 +8,7 @@ use super::model::{Model, Promise};
 use super::moment::{Crash, Moment, Outcome, bounded_power};
 use super::openers;
 use super::operator::{self, Folder};
-use super::plan::{PAGE_BYTES, Plan};
+use super::plan::Plan;
 use super::planned::{self, Planned, When};
 use super::polls::up_to;
 use super::probe::{Phase, Probe, Rate};
@@ -473,7 +473,7 @@ fn blank_devices(plan: &Plan, seed: u64) -> Disks {
     let mut hdd = device("hdd", seed, plan.flush_failures[0]);
     if plan.ring == 0 {
         // Only devices with atomic page writes may go without the ring.
-        hdd = hdd.with_atomic_writes(PAGE_BYTES as usize);
+        hdd = hdd.with_atomic_writes(plan.page_bytes() as usize);
     }
     let [ssd, ring] =
         [("ssd", 1), ("ring", 2)].map(|(name, at)| device(name, seed + at, plan.flush_failures[1]));

@@ -1,9 +1,10 @@
 //! A plan's store: its sizes, its options, and the opening on its devices.
 
 use super::disks::{Disks, SharedDisks};
-use super::plan::{PAGE_BYTES, Plan};
+use super::plan::Plan;
 use pagetier::{Builder, Costs, MemoryManifest, PageSize, PageStore, SsdMode};
-use pagetier_ssdcache::Layout;
+use pagetier_devio::SimDevice;
+use pagetier_ssdcache::{BLOCK_BYTES, Layout};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::ops::Range;
@@ -20,18 +21,29 @@ const AREA_BYTES: u64 = 256 << 10;
 pub(super) const AREAS: Range<u64> = 64 << 10..(1 << 20) + 2 * AREA_BYTES;
 
 impl Plan {
+    /// The size of the store's pages.
+    pub(super) fn page_size(&self) -> PageSize {
+        PageSize::new(self.page_bytes()).unwrap_or(PageSize::MIN)
+    }
+
+    /// The same in bytes.
+    pub(super) fn page_bytes(&self) -> u64 {
+        u64::from(self.page_kib) << 10
+    }
+
     /// The SSD's size in bytes.
     pub(super) fn ssd_bytes(&self) -> u64 {
         // Superblocks, two maps of four blocks each, and the smallest journal.
-        let blocks = 2 + 8 + 8 + self.ring + self.slots;
-        if self.slots == 0 { 0 } else { u64::from(blocks) * PAGE_BYTES }
+        let metadata = (18 * BLOCK_BYTES).next_multiple_of(self.page_bytes());
+        let pages = u64::from(self.ring + self.slots);
+        if self.slots == 0 { 0 } else { metadata + pages * self.page_bytes() }
     }
 
     /// The memory budget for a pool of about `frames` frames, in bytes.
     pub(super) fn pool_bytes(&self, frames: u32) -> u64 {
         let simulated = u64::from(self.slots.min(768)) * 150;
         let tables = u64::from(self.slots) * 184 + u64::from(self.outqueue) * 72 + simulated;
-        u64::from(frames + 4) * (PAGE_BYTES + 188) + tables + (8 << 10)
+        u64::from(frames + 4) * (self.page_bytes() + 188) + tables + (8 << 10)
     }
 
     /// Options that each opening may choose anew, as the seed draws them.
@@ -77,7 +89,7 @@ impl Plan {
     pub(super) fn builder(&self) -> Builder {
         let builder = if self.is_whole() { self.chosen(PageStore::builder()) } else { PageStore::builder() };
         builder
-            .page_size(PageSize::MIN)
+            .page_size(self.page_size())
             .ssd_bytes(self.ssd_bytes())
             .ssd_policy(named(self.ssd_policy, self.hostile[0]))
             .pool_policy(named(self.pool_policy, self.hostile[1]))
@@ -121,18 +133,21 @@ impl Plan {
         self.builder_on(disks, manifest).open().await.map_err(|e| format!("does not open: {e}"))
     }
 
-    /// The devices, with the plan's latencies, and an HDD of bounded size.
+    /// The devices, with the plan's latencies and alignment, and an HDD of bounded size.
     pub(super) fn with_latencies(&self, Disks { hdd, ssd, ring, power }: Disks) -> Disks {
-        let latency = Duration::from_micros;
-        let hdd = hdd.with_latency(latency(self.hdd_us)).with_size_max(HDD_BYTES_MAX);
-        let ring = ring.with_latency(latency(self.hdd_us));
-        Disks { hdd, ssd: ssd.with_latency(latency(self.ssd_us)), ring, power }
+        let as_slow_as = |device: SimDevice, us| {
+            let device = device.with_alignment(self.sector_bytes as usize);
+            device.with_latency(Duration::from_micros(us))
+        };
+        let hdd = as_slow_as(hdd, self.hdd_us).with_size_max(HDD_BYTES_MAX);
+        let ring = as_slow_as(ring, self.hdd_us);
+        Disks { hdd, ssd: as_slow_as(ssd, self.ssd_us), ring, power }
     }
 
     /// The layout of the SSD.
     pub(super) fn layout(&self) -> Layout {
-        Layout::for_bytes(self.ssd_bytes(), PageSize::MIN, self.ring)
-            .unwrap_or_else(|_| Layout::ring_only(PageSize::MIN, self.ring))
+        Layout::for_bytes(self.ssd_bytes(), self.page_size(), self.ring)
+            .unwrap_or_else(|_| Layout::ring_only(self.page_size(), self.ring))
     }
 }
 

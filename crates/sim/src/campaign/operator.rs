@@ -9,12 +9,13 @@ use super::moment::bounded_power;
 use super::plan::Plan;
 use super::polls::up_to;
 use super::probe::Probe;
-use super::work::{Outcome, Worker};
+use super::work::{LONG, Outcome, Worker};
 use super::world::look;
 use pagetier::{
     Costs, Error, PageId, PageStore, SpaceId, SsdLoss, backup::BackupOptions, scrub::ScrubOptions,
     what_if::WhatIfOptions,
 };
+use pagetier_control::{Request, perform};
 use pagetier_devio::{SharedDevice, SimDevice};
 use rand::Rng;
 use std::path::{Path, PathBuf};
@@ -90,6 +91,30 @@ impl Worker {
         self.store.ssd().set_write_budget(budget);
         self.probe.mark(State::Budgeted);
         Ok(())
+    }
+
+    /// A request over the control socket, by an operator who may go away. It may be refused.
+    pub(super) async fn ask(&mut self) -> Outcome {
+        let request = match self.rng.random_range(0..6) {
+            0 => Request::Stat {},
+            1 => Request::SetPolicy {
+                pool: Some(Plan::any_pool_policy(&mut self.rng).to_owned()),
+                ssd: Some(Plan::any_ssd_policy(&mut self.rng).to_owned()),
+            },
+            2 => Request::SetBudget { bytes_per_day: [None, Some(1 << 30)][self.rng.random_range(0..2)] },
+            3 => Request::ResizePool { bytes: self.plan.pool_bytes(self.rng.random_range(18..=60)) },
+            4 => Request::Scrub { pages_per_second: 0.0, heal: true },
+            _ => Request::Shrink { space: None, all: true },
+        };
+        let polls = if self.rng.random_bool(0.2) { self.rng.random_range(1..40) } else { u32::MAX };
+        self.model.lock().doing.shrink += 1;
+        self.model.lock().doing.switch += 1;
+        let store = Arc::clone(&self.store);
+        let asked = up_to(polls, perform(&store, request, Arc::new(|_| ())));
+        let answered = tokio::time::timeout(LONG, asked).await;
+        self.model.lock().doing.shrink -= 1;
+        self.model.lock().doing.switch -= 1;
+        answered.map(drop).map_err(|_| "a request hangs".to_owned())
     }
 
     pub(super) async fn set_costs(&mut self) -> Outcome {

@@ -3,8 +3,7 @@
 use super::coverage::{State, States};
 use super::model::Model;
 use super::opening::AREAS;
-use super::plan::PAGE_BYTES;
-use pagetier::{MemoryManifest, PageId};
+use pagetier::{MemoryManifest, PageId, PageSize};
 use pagetier_devio::SimMoment;
 use pagetier_page::{HEADER_BYTES, Header, Stamp, StoreSeed, verify};
 use pagetier_ssdcache::{BLOCK_BYTES, Found, Label, Layout, MapBody, MapHeader, Superblock};
@@ -51,10 +50,16 @@ pub(super) fn is_own(seed: Option<StoreSeed>, image: &[u8]) -> bool {
 ///
 /// # Errors
 /// The first such image.
-pub(super) fn behind_log(device: &SimMoment, manifest: &MemoryManifest, durable: u64) -> Result<(), String> {
+pub(super) fn behind_log(
+    device: &SimMoment,
+    page_size: PageSize,
+    manifest: &MemoryManifest,
+    durable: u64,
+) -> Result<(), String> {
     let seed = OnceCell::new();
-    let mut image = vec![0; PAGE_BYTES as usize];
-    for at in (0..device.size() / PAGE_BYTES).map(|no| no * PAGE_BYTES) {
+    let page_bytes = page_size.bytes() as u64;
+    let mut image = vec![0; page_size.bytes()];
+    for at in (0..device.size() / page_bytes).map(|no| no * page_bytes) {
         device.read(at, &mut image[..HEADER_BYTES]);
         let Header { page, lsn, .. } = Header::peek(&image);
         if lsn.0 <= durable {

@@ -10,9 +10,6 @@ use pagetier_ssdcache::SLOTS_MIN;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-/// The page size of every simulated store, in bytes.
-pub(super) const PAGE_BYTES: u64 = 4096;
-
 /// One seed's scenario. [`Plan::from_seed`] draws it; [`Plan::set`] changes the fields that a shrunk replay
 /// overrides.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,6 +61,10 @@ pub struct Plan {
     pub map_piece: u32,
     /// How often the store lists its hot set, in milliseconds; 0: it keeps none.
     pub hot_ms: u32,
+    /// The page size, in KiB.
+    pub page_kib: u32,
+    /// The alignment that the devices of pages ask for, in bytes.
+    pub sector_bytes: u32,
     /// The hazard that the work is directed at.
     pub hazard: Hazard,
     /// With a log: what the adversary does after every crash; `None`: it draws.
@@ -182,6 +183,8 @@ impl Plan {
         let mut rng = SmallRng::seed_from_u64(seed ^ 0x0a5e_11e4_d015_7a2b);
         plan.on_hdd = u32::from(hazard != Hazard::Past && rng.random_ratio(1, 6));
         plan.hot_ms = [0, 0, 0, 0, 0, 12, 60, 400][rng.random_range(0..8)];
+        plan.page_kib = if rng.random_ratio(1, 12) { 16 } else { 4 };
+        plan.sector_bytes = if rng.random_ratio(1, 6) { 4096 } else { 512 };
         plan
     }
 
@@ -255,6 +258,8 @@ impl Plan {
             on_hdd: 0,
             map_piece: 0,
             hot_ms: 0,
+            page_kib: 4,
+            sector_bytes: 512,
             hazard: Hazard::Free,
             twist: None,
             mutation: None,
@@ -482,7 +487,7 @@ impl Plan {
                     return Err(format!(
                         "{name}: no such part of a plan; the parts are hazard, policy, twist, lives, ops, tasks, \
                          pages, images, outcomes, faults, hostile, hostile_pool, ring, slots, gate_us, \
-                         on_hdd, map_piece, hot_ms, without, on"
+                         on_hdd, map_piece, hot_ms, page_kib, sector_bytes, without, on"
                     ));
                 }
             },
@@ -492,7 +497,7 @@ impl Plan {
     }
 
     /// The parts that are numbers, by name.
-    fn numbers(&mut self) -> [(&'static str, &mut u32); 12] {
+    fn numbers(&mut self) -> [(&'static str, &mut u32); 14] {
         [
             ("lives", &mut self.lives),
             ("ops", &mut self.ops),
@@ -506,6 +511,8 @@ impl Plan {
             ("on_hdd", &mut self.on_hdd),
             ("map_piece", &mut self.map_piece),
             ("hot_ms", &mut self.hot_ms),
+            ("page_kib", &mut self.page_kib),
+            ("sector_bytes", &mut self.sector_bytes),
         ]
     }
 

@@ -13,7 +13,7 @@ use super::peek;
 use super::plan::Plan;
 use super::running::{Drawn, Running};
 use super::saves::Saves;
-use pagetier::{Builder, LogGate, MemoryManifest, PageStore, SsdState};
+use pagetier::{Builder, LogGate, MemoryManifest, PageSize, PageStore, SsdState};
 use pagetier_devio::{FlushFailure, IoClass, SimDevice, SimMoment, SimPower};
 use pagetier_ssdcache::{Layout, SLOTS_MIN};
 use parking_lot::Mutex;
@@ -122,6 +122,11 @@ impl std::fmt::Debug for Probe {
 }
 
 impl Probe {
+    /// The size of the store's pages.
+    pub(super) fn page_size(&self) -> PageSize {
+        self.layout.page_size
+    }
+
     pub(super) fn new(
         plan: &Plan,
         Disks { hdd, ssd, ring, power }: Disks,
@@ -332,7 +337,7 @@ impl Probe {
         if let Some(log) = &self.log {
             model.log_durable = log.durable();
             for (name, device) in [("hdd", &hdd), ("ssd", &ssd), ("ring", &ring)] {
-                if let Err(what) = peek::behind_log(device, &self.manifest, log.durable()) {
+                if let Err(what) = peek::behind_log(device, self.page_size(), &self.manifest, log.durable()) {
                     let _ = inside.violation.get_or_insert(format!("{name}: {what}"));
                 }
             }

@@ -10,7 +10,7 @@ use super::world::{Lenient, check, in_virtual_time};
 use clap::ValueEnum;
 use pagetier::{MemoryManifest, OpenError};
 use pagetier_devio::{Device, SimDevice};
-use pagetier_ssdcache::Layout;
+use pagetier_ssdcache::{BLOCK_BYTES, Layout};
 use parking_lot::Mutex;
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -57,7 +57,9 @@ impl Structure {
             Self::MapHeader | Self::MapBody if layout.slots == 0 => 0..0,
             Self::MapHeader => layout.map_at(0)..layout.map_at(0) + 2 * maps,
             Self::MapBody => layout.map_at(0)..layout.map_at(2),
-            Self::Journal => layout.map_at(2)..layout.map_at(2) + u64::from(layout.journal_blocks) * 4096,
+            Self::Journal => {
+                layout.map_at(2)..layout.map_at(2) + u64::from(layout.journal_blocks) * BLOCK_BYTES
+            }
             Self::Ring => layout.ring_at(0)..layout.ring_at(layout.ring_pages),
             Self::Slot => layout.slot_at(0)..layout.end(),
             Self::Home | Self::RingedHome | Self::Manifest => 0..0,

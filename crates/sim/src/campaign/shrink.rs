@@ -49,6 +49,7 @@ fn smaller(plan: &Plan) -> Vec<Plan> {
     with(&|p| p.hostile = [None; 2]);
     with(&|p| p.gate_us = 0);
     with(&|p| p.hot_ms = 0);
+    with(&|p| (p.page_kib, p.sector_bytes) = (4, 512));
     with(&|p| p.lives = (p.lives - 1).max(1));
     with(&|p| p.tasks = (p.tasks - 1).max(1));
     with(&|p| p.ops = (p.ops * 3 / 4).max(4));

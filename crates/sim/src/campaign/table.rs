@@ -156,6 +156,7 @@ pub(super) const TABLE: &[Operation] = &[
     op("back up", (Operate, 3), &["PageStore::backup", "Builder::restore"], |w| Box::pin(w.back_up()))
         .usual()
         .of("backup"),
+    op("ask over the control socket", (Operate, 1), &[], |w| Box::pin(w.ask())),
     op("costs", (Operate, 1), &["Policies::set_costs", "Policies::costs"], |w| Box::pin(w.set_costs())),
     op(
         "scrub",

@@ -6,7 +6,6 @@ use super::disks::SharedDisks;
 use super::moment::SUPERBLOCKS;
 use super::opening::AREAS;
 use super::peek;
-use super::plan::PAGE_BYTES;
 use super::probe::{Lease, Part, Probe, Which};
 use pagetier_devio::{
     Device, DeviceError, DeviceStats, DoneFuture, FlushFailure, IoBufs, IoClass, IoFuture, Occupancy,
@@ -71,8 +70,8 @@ impl Watched {
             ));
         }
         let Some(log) = self.probe.log.as_ref().filter(|_| what == "write") else { return };
-        let durable = log.durable();
-        for image in bufs.iter().flat_map(|buf| buf.as_slice().chunks_exact(PAGE_BYTES as usize)) {
+        let (durable, page_bytes) = (log.durable(), self.probe.page_size().bytes());
+        for image in bufs.iter().flat_map(|buf| buf.as_slice().chunks_exact(page_bytes)) {
             let Header { page, lsn, .. } = Header::peek(image);
             // The store may rewrite unchanged what another store left.
             if lsn.0 > durable && peek::is_own(peek::seed_of(&self.probe.manifest), image) {
@@ -166,7 +165,7 @@ impl Device for Watched {
     }
 
     fn alignment(&self) -> usize {
-        PAGE_BYTES.min(self.inner().alignment() as u64) as usize
+        self.inner().alignment()
     }
 
     fn stats(&self) -> DeviceStats {

@@ -37,7 +37,7 @@ pub(super) use self::work::drawn;
 use super::disks::Disks;
 use super::moment::{Outcome, bounded_power};
 use super::operator::Folder;
-use super::plan::{PAGE_BYTES, Plan};
+use super::plan::Plan;
 use super::totals::Totals;
 use super::twist::Twist;
 use super::world::in_virtual_time;
@@ -254,7 +254,7 @@ fn blank(plan: &Plan, salt: u64) -> Media {
     let device = |name, at, model| SimDevice::new(name, 0, seed + at, &power).with_flush_failure(model);
     let mut hdd = device("hdd", 0, plan.flush_failures[0]);
     if plan.ring == 0 {
-        hdd = hdd.with_atomic_writes(PAGE_BYTES as usize);
+        hdd = hdd.with_atomic_writes(plan.page_bytes() as usize);
     }
     let [ssd, ring] = [("ssd", 1), ("ring", 2)].map(|(name, at)| device(name, at, plan.flush_failures[1]));
     let log = LogDisk::blank(plan, seed + 3, &power);

@@ -5,7 +5,7 @@ use super::disk::{LogDisk, LogMoment};
 use super::model::Model;
 use crate::campaign::disks::{Disks, SharedDisks};
 use crate::campaign::moment::{Outcome, bounded_power};
-use crate::campaign::plan::{PAGE_BYTES, Plan};
+use crate::campaign::plan::Plan;
 use pagetier::MemoryManifest;
 use pagetier_devio::{
     Device, DeviceError, DeviceStats, DoneFuture, IoBufs, IoClass, IoFuture, Occupancy, SharedDevice,
@@ -302,7 +302,7 @@ impl Device for Seen {
     }
 
     fn alignment(&self) -> usize {
-        PAGE_BYTES.min(self.device.alignment() as u64) as usize
+        self.device.alignment()
     }
 
     fn stats(&self) -> DeviceStats {
