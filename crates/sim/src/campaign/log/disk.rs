@@ -51,14 +51,14 @@ impl LogMoment {
             Self::Device(moment, slot) => {
                 LogDisk::Device(Arc::new(moment.after_power_cut(seed, power)), *slot)
             }
-            Self::Files(files) => LogDisk::Files(files.after_power_cut(seed, power)),
+            Self::Files(files) => LogDisk::with_space(files.after_power_cut(seed, power)),
         }
     }
 
     pub(super) fn after_kill(&self, seed: u64, power: &SimPower) -> LogDisk {
         match self {
             Self::Device(moment, slot) => LogDisk::Device(Arc::new(moment.after_kill(seed, power)), *slot),
-            Self::Files(files) => LogDisk::Files(files.after_kill(seed, power)),
+            Self::Files(files) => LogDisk::with_space(files.after_kill(seed, power)),
         }
     }
 
@@ -82,6 +82,12 @@ impl LogDisk {
         let files = SimFiles::new(seed, &SimPower::new());
         let _ = create_durably(&*files.root(), Path::new(DIRECTORY));
         Self::Files(files.after_kill(seed, power))
+    }
+
+    /// Files that may have been copied while their disk was full: the next life begins with space on it.
+    fn with_space(files: SimFiles) -> Self {
+        files.set_free(None);
+        Self::Files(files)
     }
 
     pub(super) fn moment(&self) -> LogMoment {
