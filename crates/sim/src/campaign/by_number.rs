@@ -144,7 +144,8 @@ impl Worker {
             model.doing.by_number += 1;
             model.doing.far = true;
         }
-        let alone = self.plan.tasks == 1;
+        // The store's own space grows, too.
+        let alone = self.plan.tasks == 1 && self.plan.hot_ms == 0;
         let pages = self.store.spaces().pages(SpaceId(space)).ok();
         let room = self.store.stats().room.unallocated_bytes;
         let size = self.probe.hdd.size();

@@ -106,7 +106,9 @@ impl Worker {
             4 => Request::Scrub { pages_per_second: 0.0, heal: true },
             _ => Request::Shrink { space: None, all: true },
         };
-        let polls = if self.rng.random_bool(0.2) { self.rng.random_range(1..40) } else { u32::MAX };
+        // A shrink would go on, and give back room while others look at it.
+        let dropped = self.rng.random_bool(0.2) && !matches!(request, Request::Shrink { .. });
+        let polls = if dropped { self.rng.random_range(1..40) } else { u32::MAX };
         self.model.lock().doing.shrink += 1;
         self.model.lock().doing.switch += 1;
         let store = Arc::clone(&self.store);

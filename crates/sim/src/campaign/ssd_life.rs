@@ -435,7 +435,11 @@ impl World {
             let mut model = self.model();
             model.lost_to = model.last_version;
         }
-        self.acted(store, &done.unwrap_or_default(), alone && beside == 0 && !saves).await
+        // A readmission that could not list what it found lost leaves that to the next save.
+        let unlisted = act == Act::Readmit && done.is_err() && saves;
+        self.acted(store, &done.unwrap_or_default(), alone && beside == 0 && !saves).await?;
+        self.reported.may_grow |= unlisted;
+        Ok(())
     }
 
     /// Checks what a call that ended reports; `alone`: nothing else went on.
