@@ -58,6 +58,7 @@ mod ssd_crash;
 mod ssd_life;
 mod stalls;
 mod store;
+mod takeover;
 mod unbegun;
 mod unreadable;
 mod waiting;

@@ -51,7 +51,7 @@ impl Error {
     #[must_use]
     pub fn advice(&self) -> Advice {
         match self {
-            Self::Closed | Self::ReadOnly | Self::Refusing { .. } => Advice::Reopen,
+            Self::Closed | Self::ReadOnly | Self::Refusing { .. } | Self::Fenced => Advice::Reopen,
             Self::NoSuchSpace { .. }
             | Self::SpaceExists { .. }
             | Self::SpaceIdUsed { .. }
@@ -218,7 +218,7 @@ fn of_pool(error: &PoolError) -> Advice {
         },
         PoolError::Deadlock { .. } | PoolError::Forked { .. } => Advice::Bug,
         PoolError::Memory(_) => Advice::FixConfiguration,
-        PoolError::Closed => Advice::Reopen,
+        PoolError::Closed | PoolError::Fenced => Advice::Reopen,
         // The embedder's log failed: its own error says more.
         _ => Advice::Retry,
     }

@@ -11,7 +11,7 @@ pub use advice::Advice;
 pub use backup::BackupError;
 pub use hot_set::HotSetError;
 
-use pagetier_bufpool::{GateError, PoolError, TierError};
+use pagetier_bufpool::{FENCED, GateError, PoolError, TierError};
 use pagetier_devio::DeviceError;
 use pagetier_page::{PageId, PageSizeError, SpaceId};
 use pagetier_policy::Costs;
@@ -378,6 +378,10 @@ pub enum Error {
         /// The id of the process that opened the store.
         opened_by: u32,
     },
+    /// Another owner has taken the volume with the pages' homes over. This one serves nothing any more, not
+    /// even from memory: its pages are outdated.
+    #[error("{FENCED}")]
+    Fenced,
     /// There is no policy of that name.
     #[error(transparent)]
     UnknownPolicy(#[from] pagetier_policy::UnknownPolicy),
@@ -432,6 +436,7 @@ impl From<PoolError> for Error {
         match error {
             PoolError::Closed => Self::Closed,
             PoolError::Forked { opened_by } => Self::Forked { opened_by },
+            PoolError::Fenced => Self::Fenced,
             PoolError::Tier(TierError::NoSuchPage { page }) => Self::NoSuchPage { page },
             other => Self::Pool(other),
         }

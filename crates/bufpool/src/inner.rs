@@ -12,8 +12,8 @@ use crate::sync::{ArrayQueue, Mutex, MutexGuard};
 use crate::tier::{LogGate, Tier};
 use crate::uses::Periods;
 use crate::waits::stalls::Stalls;
-use pagetier_devio::IoBuf;
 use pagetier_devio::locks::{self, Rank};
+use pagetier_devio::{Claim, IoBuf};
 use pagetier_page::{Flags, Header, Lsn, PageId, Stamp};
 use pagetier_policy::pool::HintedPool;
 use pagetier_policy::{FrameId, FramePolicy};
@@ -40,6 +40,7 @@ pub struct PoolInner<T: Tier> {
     /// Held while the pool's size changes.
     pub(crate) resizing: locks::Mutex<()>,
     pub(crate) frames: Arc<Frames>,
+    pub(crate) claim: Claim,
     pub(crate) tier: Arc<T>,
     /// Tracks the frames with a page, except those that are being read: `policy.len()` is at most their
     /// number.
@@ -113,11 +114,14 @@ impl<T: Tier> PoolInner<T> {
         self.hits.hits() + cold.iter().sum::<u64>()
     }
 
-    /// Refuses a forked process.
+    /// Refuses a forked process, and an owner that has lost the pages to another one.
     #[inline]
     pub(crate) fn here(&self) -> Result<(), PoolError> {
         let owner = &self.frames.owner;
-        if owner.is_here() { Ok(()) } else { Err(PoolError::Forked { opened_by: owner.pid() }) }
+        if !owner.is_here() {
+            return Err(PoolError::Forked { opened_by: owner.pid() });
+        }
+        if self.claim.holds() { Ok(()) } else { Err(PoolError::Fenced) }
     }
 
     /// The parameters for the pool's present size.
@@ -149,6 +153,7 @@ impl<T: Tier> PoolInner<T> {
             staging_made: AtomicUsize::new(params.staging.max(1)),
             stalls: Arc::new(Stalls::new(Arc::clone(&frames.waiters))),
             frames: Arc::new(frames),
+            claim: tier.claim(),
             tier,
             periods: Periods::new(policy.uses_seen()),
             policy: Mutex::new(HintedPool::new(policy, params.frames)),

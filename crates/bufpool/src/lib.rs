@@ -50,7 +50,8 @@ pub use ahead::{Cursor, Scan};
 pub use exhausted::Exhausted;
 pub use guard::{Guard, Held, OwnedPageMut, OwnedPageRef, PageMut, PageRef};
 pub use params::{
-    FRAME_OVERHEAD_BYTES, FRAMES_MIN, POOL_OVERHEAD_BYTES, PoolError, PoolMemory, PoolParams, PoolStats,
+    FENCED, FRAME_OVERHEAD_BYTES, FRAMES_MIN, POOL_OVERHEAD_BYTES, PoolError, PoolMemory, PoolParams,
+    PoolStats,
 };
 pub use pool::Pool;
 pub use record::Recorder;

@@ -41,8 +41,9 @@ impl<T: Tier> PoolInner<T> {
             return None;
         }
         // (3) Between (1) and (2) the frame may have been evicted and filled with another page. Checked
-        // under the latch, the answer is final: a pinned frame is given no other page.
-        if self.frames.at(frame).page.load(Ordering::Acquire) != page.to_u64() {
+        // under the latch, the answer is final: a pinned frame is given no other page. Last, whether the
+        // pages are still this owner's: it may have been stopped at any point above.
+        if self.frames.at(frame).page.load(Ordering::Acquire) != page.to_u64() || !self.claim.holds() {
             self.frames.release(frame, mode);
             return None;
         }
@@ -112,6 +113,13 @@ impl<T: Tier> PoolInner<T> {
     #[cold]
     pub(crate) async fn get_cold(self: &Arc<Self>, page: PageId, mode: Mode) -> Result<FrameId, PoolError> {
         self.here()?;
+        let frame = self.wait_or_load(page, mode).await?;
+        // The wait may have been long.
+        self.here().inspect_err(|_| self.frames.release(frame, mode))?;
+        Ok(frame)
+    }
+
+    async fn wait_or_load(self: &Arc<Self>, page: PageId, mode: Mode) -> Result<FrameId, PoolError> {
         loop {
             if let Some(frame) = self.latch_resident(page, mode).await? {
                 self.note_hit(frame, mode);

@@ -92,6 +92,7 @@ impl<T: Tier> Pool<T> {
             latched.push(PageRef::new(&**inner, frame)); // 3
         }
         drop(pinned);
+        inner.here()?;
         let share = |page: &PageId| {
             let of = &latched[sorted.partition_point(|one| one < page)];
             of.share().ok_or(PoolError::Deadlock { page: *page })

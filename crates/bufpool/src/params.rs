@@ -40,6 +40,9 @@ pub struct PoolParams {
     pub cleaner_sleeps: bool,
 }
 
+/// What [`PoolError::Fenced`] says.
+pub const FENCED: &str = "another owner has taken the volume over";
+
 /// The memory per frame besides its page, in bytes: its metadata, and at most four heads of chains in the
 /// page table.
 pub const FRAME_OVERHEAD_BYTES: usize = size_of::<crate::frame::Frame>() + 16;
@@ -201,6 +204,9 @@ pub enum PoolError {
         /// The id of the process that opened the pool.
         opened_by: u32,
     },
+    /// Another owner has taken the pages' volume over: what is in memory is outdated.
+    #[error("{FENCED}")]
+    Fenced,
     /// The pool was shut down.
     #[error("the pool is closed")]
     Closed,

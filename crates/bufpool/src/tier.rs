@@ -4,7 +4,7 @@
 //! never sees a frame.
 
 use pagetier_devio::task::Boxed;
-use pagetier_devio::{DeviceError, IoBuf, IoClass};
+use pagetier_devio::{Claim, DeviceError, IoBuf, IoClass};
 use pagetier_page::{Defect, LogNeeds, Lsn, PageId};
 use pagetier_policy::{Access, Location};
 use std::sync::Arc;
@@ -36,6 +36,11 @@ pub trait Tier: Send + Sync + 'static {
     /// not. False for a tier without an SSD, where all wait.
     fn goes_home(&self, _page: PageId) -> bool {
         false
+    }
+
+    /// The claim to the pages: once it has ended, the pool serves none of them. Default: one that never ends.
+    fn claim(&self) -> Claim {
+        Claim::default()
     }
 
     /// The location of the newest version of `page` below memory. The pool asks only when it does not read

@@ -4,7 +4,7 @@
 //! flight detaches it: the device keeps the buffers until the kernel is done with them, then drops them.
 
 use crate::class::IoClass;
-use crate::{DeviceStats, IoBuf, Occupancy, RecentCosts};
+use crate::{Claim, DeviceStats, IoBuf, Occupancy, RecentCosts};
 use smallvec::SmallVec;
 use std::future::Future;
 use std::pin::Pin;
@@ -110,6 +110,13 @@ pub trait Device: Send + Sync + std::fmt::Debug + 'static {
 
     /// The recent costs of pages; `None` before [`Device::track_costs`], or where nothing is measured.
     fn recent_costs(&self) -> Option<RecentCosts> {
+        None
+    }
+
+    /// The claim to the volume, if others may take it over. A device that fails with
+    /// [`DeviceErrorKind::Fenced`] has one, and ends it before: what its owner has read is outdated from then
+    /// on.
+    fn claim(&self) -> Option<Claim> {
         None
     }
 

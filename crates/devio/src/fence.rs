@@ -4,8 +4,8 @@ use crate::check::{Spot, refused, total_len};
 use crate::device::IoBufs;
 use crate::spans::Operation;
 use crate::{
-    DataSearch, Device, DeviceError, DeviceErrorKind, DeviceStats, DoneFuture, IoClass, IoFuture, IoOp,
-    Occupancy, Owner, RecentCosts, SharedDevice,
+    Claim, DataSearch, Device, DeviceError, DeviceErrorKind, DeviceStats, DoneFuture, IoClass, IoFuture,
+    IoOp, Occupancy, Owner, RecentCosts, SharedDevice,
 };
 use parking_lot::RwLock;
 use std::future::ready;
@@ -33,7 +33,8 @@ impl Fence {
     /// Puts `device` behind the fence.
     #[must_use]
     pub fn guard(&self, device: SharedDevice) -> SharedDevice {
-        Arc::new(FencedDevice { fence: self.clone(), inner: device })
+        let claim = device.claim().unwrap_or_default();
+        Arc::new(FencedDevice { fence: self.clone(), inner: device, claim })
     }
 
     /// Revokes the right. Waits for other threads that are in the act of starting an operation, but not for
@@ -62,13 +63,23 @@ impl Fence {
 struct FencedDevice {
     fence: Fence,
     inner: SharedDevice,
+    claim: Claim,
 }
 
 impl FencedDevice {
     fn closed(&self, op: IoOp, offset: u64, len: u64) -> DeviceError {
         let owner = &self.fence.owner;
-        let kind = if owner.is_here() { DeviceErrorKind::Closed } else { owner.refusal() };
+        let kind = match owner.is_here() {
+            true if self.claim.holds() => DeviceErrorKind::Closed,
+            true => DeviceErrorKind::Fenced,
+            false => owner.refusal(),
+        };
         Spot { op, offset, len }.error(&Arc::from(self.inner.name()), kind)
+    }
+
+    /// Starts an operation, unless the fence is closed or the volume has another owner.
+    fn while_owned<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
+        if self.claim.holds() { self.fence.while_open(act) } else { None }
     }
 
     fn operation(&self, op: IoOp, class: IoClass, offset: u64, bytes: u64) -> Operation<'_> {
@@ -89,7 +100,7 @@ impl FencedDevice {
             let mut bufs = Some(bufs);
             // The fence is held only for the start. Once started, an operation is counted as in flight,
             // and a leaving store waits for that count.
-            let started = self.fence.while_open(|| start(&*self.inner, bufs.take().unwrap_or_default()));
+            let started = self.while_owned(|| start(&*self.inner, bufs.take().unwrap_or_default()));
             started.unwrap_or_else(|| {
                 let bufs = bufs.unwrap_or_default();
                 let error = self.closed(op, offset, total_len(&bufs));
@@ -103,7 +114,7 @@ impl FencedDevice {
     fn start(&self, operation: Operation<'_>, start: impl FnOnce(&dyn Device) -> DoneFuture) -> DoneFuture {
         let (op, offset, len) = (operation.op, operation.offset, operation.bytes);
         let start = || {
-            let started = self.fence.while_open(|| start(&*self.inner));
+            let started = self.while_owned(|| start(&*self.inner));
             started.unwrap_or_else(|| Box::pin(ready(Err(self.closed(op, offset, len)))))
         };
         operation.run(start, |result| result)
@@ -132,19 +143,19 @@ impl Device for FencedDevice {
 
     fn settled(&self) -> Option<u64> {
         // Behind a closed fence no flush succeeds, not even one that has nothing to do.
-        self.fence.while_open(|| self.inner.occupancy().settled()).flatten()
+        self.while_owned(|| self.inner.occupancy().settled()).flatten()
     }
 
     fn grow(&self, bytes: u64) -> Result<(), DeviceError> {
         let change = self.inner.occupancy().change();
-        let grown = self.fence.while_open(|| self.inner.grow(bytes));
+        let grown = self.while_owned(|| self.inner.grow(bytes));
         change.end();
         grown.unwrap_or_else(|| Err(self.closed(IoOp::Grow, self.inner.size(), bytes)))
     }
 
     fn cut(&self, bytes: u64) -> Result<(), DeviceError> {
         let change = self.inner.occupancy().change();
-        let cut = self.fence.while_open(|| self.inner.cut(bytes));
+        let cut = self.while_owned(|| self.inner.cut(bytes));
         change.end();
         cut.unwrap_or_else(|| Err(self.closed(IoOp::Grow, self.inner.size(), 0)))
     }
@@ -158,6 +169,10 @@ impl Device for FencedDevice {
             change.end();
             done
         })
+    }
+
+    fn claim(&self) -> Option<Claim> {
+        Some(self.claim.clone())
     }
 
     delegate! { self => self.inner;

@@ -9,8 +9,8 @@
 //!   and its flush, and counts such writes as lost.
 
 use crate::{
-    DataSearch, Device, DeviceError, DeviceErrorKind, DeviceStats, DoneFuture, IoBufs, IoClass, IoFuture,
-    IoOp, Occupancy, RecentCosts, SharedDevice,
+    Claim, DataSearch, Device, DeviceError, DeviceErrorKind, DeviceStats, DoneFuture, IoBufs, IoClass,
+    IoFuture, IoOp, Occupancy, RecentCosts, SharedDevice,
 };
 use parking_lot::Mutex;
 use std::ptr::NonNull;
@@ -112,6 +112,7 @@ impl Device for First {
         fn stats() -> DeviceStats;
         fn track_costs(points: usize);
         fn recent_costs() -> Option<RecentCosts>;
+        fn claim() -> Option<Claim>;
         fn backend() -> &'static str;
         fn name() -> &str;
     }

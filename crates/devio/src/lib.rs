@@ -20,6 +20,7 @@ mod buf;
 mod causes;
 mod changes;
 mod check;
+mod claim;
 mod class;
 pub mod conformance;
 mod device;
@@ -60,6 +61,7 @@ mod uring_ring;
 
 pub use buf::{BUF_ALIGN, IoBuf};
 pub use causes::Causes;
+pub use claim::{Claim, OnEnd};
 pub use class::IoClass;
 pub use device::{
     Completion, DataSearch, Device, DeviceError, DeviceErrorKind, DoneFuture, IoBufs, IoFuture, IoOp,

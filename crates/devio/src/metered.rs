@@ -12,8 +12,8 @@ use crate::check::{Spot, check, check_range, refused, total_len};
 use crate::device::IoBufs;
 use crate::meter::Meter;
 use crate::{
-    Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, DoneFuture, InFlight, IoClass, IoFuture,
-    IoOp, Occupancy, RecentCosts,
+    Claim, Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, DoneFuture, InFlight, IoClass,
+    IoFuture, IoOp, Occupancy, RecentCosts,
 };
 use std::fmt;
 use std::future::{Future, ready};
@@ -75,6 +75,11 @@ pub trait RawDevice: Send + Sync + fmt::Debug + 'static {
     /// [`BUF_ALIGN`](crate::BUF_ALIGN). Default: 512.
     fn alignment(&self) -> usize {
         512
+    }
+
+    /// See [`Device::claim`]. Default: none.
+    fn claim(&self) -> Option<Claim> {
+        None
     }
 
     /// The backend's name for reports. Default: `custom`.
@@ -180,6 +185,7 @@ impl<D: RawDevice> Device for Metered<D> {
         fn size() -> u64;
         fn register(regions: &[(NonNull<u8>, usize)]) -> bool;
         fn alignment() -> usize;
+        fn claim() -> Option<Claim>;
         fn backend() -> &'static str;
     }
 

@@ -2,7 +2,7 @@
 
 use crate::image::Image;
 use crate::op::{Work, start};
-use pagetier_devio::{DeviceErrorKind, IoBufs, IoClass, Metered, RawDevice, RawDone, RawTransfer};
+use pagetier_devio::{Claim, DeviceErrorKind, IoBufs, IoClass, Metered, RawDevice, RawDone, RawTransfer};
 use std::fmt;
 
 /// An open image as a device. Dropping the last clone closes the image and gives its lock back, in the
@@ -43,6 +43,10 @@ impl RawDevice for RbdImage {
 
     fn grow(&self, bytes: u64) -> Result<(), DeviceErrorKind> {
         self.0.grow(bytes)
+    }
+
+    fn claim(&self) -> Option<Claim> {
+        Some(self.0.flight.claim())
     }
 
     fn backend(&self) -> &'static str {

@@ -1,6 +1,6 @@
 //! Operations that librbd has not finished.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use pagetier_devio::Claim;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 pub(crate) struct Flight {
     state: Mutex<State>,
     empty: Condvar,
-    /// Whether the cluster has refused an operation because another client owns the image now.
-    fenced: AtomicBool,
+    /// Ends when the cluster refuses an operation because another client owns the image.
+    claim: Claim,
 }
 
 #[derive(Debug, Default)]
@@ -39,11 +39,16 @@ impl Flight {
     }
 
     pub(crate) fn fence(&self) {
-        self.fenced.store(true, Ordering::Release);
+        self.claim.end();
     }
 
     pub(crate) fn is_fenced(&self) -> bool {
-        self.fenced.load(Ordering::Acquire)
+        !self.claim.holds()
+    }
+
+    /// The claim to the image.
+    pub(crate) fn claim(&self) -> Claim {
+        self.claim.clone()
     }
 
     /// How many operations wait, and for how long none has ended.

@@ -32,8 +32,8 @@ use crate::device::IoBufs;
 use crate::recorder::Recorder;
 use crate::ticket::ticket;
 use crate::{
-    Completion, Device, DeviceError, DeviceStats, DoneFuture, IoClass, IoFuture, IoOp, Occupancy, Owner,
-    RecentCosts, SharedDevice,
+    Claim, Completion, Device, DeviceError, DeviceStats, DoneFuture, IoClass, IoFuture, IoOp, Occupancy,
+    Owner, RecentCosts, SharedDevice,
 };
 use parking_lot::Mutex;
 use std::ptr::NonNull;
@@ -215,6 +215,7 @@ impl Device for EmulatedDevice {
         fn register(regions: &[(NonNull<u8>, usize)]) -> bool;
         fn occupancy() -> &Occupancy;
         fn alignment() -> usize;
+        fn claim() -> Option<Claim>;
     }
 
     delegate! { self => self.shared.recorder;

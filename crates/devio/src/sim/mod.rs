@@ -31,8 +31,8 @@ use crate::occupancy::InFlight;
 use crate::recorder::RetryReason;
 use crate::ticket::ticket;
 use crate::{
-    Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, DoneFuture, IoClass, IoFuture, IoOp,
-    Occupancy, RecentCosts,
+    Claim, Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, DoneFuture, IoClass, IoFuture,
+    IoOp, Occupancy, RecentCosts,
 };
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
@@ -72,6 +72,7 @@ struct State {
     present: bool,
     /// Until when the device blocks, and whether what hangs then fails.
     blocked: Option<(Instant, bool)>,
+    claim: Claim,
 }
 
 /// A device's size, and the part of it that certainly survives a power cut, in bytes.
@@ -120,7 +121,8 @@ impl SimDevice {
         let rng = SmallRng::seed_from_u64(seed);
         let flush_failure = FlushFailure::default();
         let (faults, ops, grows, present, blocked) = (Vec::new(), 0, 0, true, None);
-        let state = State { cache, extent, flush_failure, rng, faults, ops, grows, present, blocked };
+        let claim = Claim::default();
+        let state = State { cache, extent, flush_failure, rng, faults, ops, grows, present, blocked, claim };
         let (meter, power, state) = (Meter::new(name), power.clone(), Mutex::new(state));
         let shared = Arc::new(Shared { meter, power, state });
         Self { shared, alignment: SECTOR, latency_max: Duration::ZERO, size_max: u64::MAX }
@@ -348,6 +350,11 @@ impl Shared {
                 IoOp::Flush => state.flush_failed(&flushes),
                 _ => {}
             }
+            let claim = state.claim.clone();
+            drop(state);
+            if matches!(kind, DeviceErrorKind::Fenced) {
+                claim.end();
+            }
             return self.fail(spot, bufs, kind);
         }
         if effect == Some(FaultEffect::Short) {
@@ -531,6 +538,16 @@ impl Device for SimDevice {
 
     fn alignment(&self) -> usize {
         self.alignment
+    }
+
+    /// That of the device's present owner, who opens it.
+    fn claim(&self) -> Option<Claim> {
+        let mut state = self.shared.state.lock();
+        if !state.claim.holds() {
+            // Of another owner than the one that was fenced.
+            state.claim = Claim::default();
+        }
+        Some(state.claim.clone())
     }
 
     fn backend(&self) -> &'static str {

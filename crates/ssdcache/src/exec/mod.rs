@@ -45,7 +45,7 @@ use flush::{Failures, GroupFlush};
 use pagetier_bufpool::TierError;
 use pagetier_devio::listen;
 use pagetier_devio::locks;
-use pagetier_devio::{DeviceError, IoBuf, SharedDevice};
+use pagetier_devio::{Claim, DeviceError, IoBuf, SharedDevice};
 use pagetier_page::{Defect, Header, Lsn, PageId, PageSize, Stamp, StampSource, StoreSeed};
 use pagetier_policy::Millis;
 use parking_lot::{Mutex, RwLock};
@@ -146,6 +146,8 @@ pub(crate) struct Core {
     pub(crate) page_size: PageSize,
     pub(crate) homes: Arc<dyn Homes>,
     pub(crate) hdd: SharedDevice,
+    /// The claim to it.
+    pub(crate) claim: Claim,
     /// The SSD, or the ring's file in a store without one. Exchanged only under
     /// [`crate::exec::quiet::Quiet`].
     pub(crate) cache_device: RwLock<Arc<CacheDevice>>,

@@ -7,15 +7,15 @@ use crate::mode::{SsdEvent, SsdMode, SsdState};
 use crate::protocol::Protocol;
 use crate::protocol::slots::Slots;
 use crate::remember::Flushed;
-use pagetier_bufpool::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPage};
+use pagetier_bufpool::{DirtyPage, Displaced, FENCED, Fetched, Tier, TierError, WrittenPage};
 use pagetier_devio::task::{self, Boxed};
-use pagetier_devio::{IoBuf, IoClass, SharedDevice};
+use pagetier_devio::{Claim, IoBuf, IoClass, OnEnd, SharedDevice};
 use pagetier_page::{Lsn, PageId, SpaceId, Stamp};
 use pagetier_policy::ssd::NoSsd;
 use pagetier_policy::{Access, Costs, Location, Millis, SlotPolicy};
 use parking_lot::Mutex;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use tokio::runtime::Handle;
 use tokio::sync::broadcast;
 use tokio::task::JoinHandle;
@@ -58,6 +58,8 @@ impl SsdTier {
         Box::pin(async move {
             let (core, recovery) = open(params).await?;
             let core = Arc::new(core);
+            let listener: Weak<dyn OnEnd> = Arc::downgrade(&(Arc::clone(&core) as Arc<dyn OnEnd>));
+            core.claim.on_end(listener);
             let maintenance = task::spawn(&Handle::current(), maintenance::run(Arc::clone(&core)));
             Ok(Self { core, maintenance: Mutex::new(Some(maintenance)), recovery })
         })
@@ -346,6 +348,10 @@ impl Tier for SsdTier {
         state.writes_back() && !through && (kept_off || by_home)
     }
 
+    fn claim(&self) -> Claim {
+        self.core.claim.clone()
+    }
+
     fn location(&self, page: PageId) -> Location {
         self.ask(|slots| slots.location(page))
     }
@@ -411,6 +417,12 @@ impl Tier for SsdTier {
                 let _ = self.core.flush_hdd().await;
             }
         })
+    }
+}
+
+impl OnEnd for Core {
+    fn ended(&self) {
+        self.refuse(FENCED, false);
     }
 }
 
