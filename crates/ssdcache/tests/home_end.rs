@@ -99,7 +99,7 @@ async fn an_image_in_the_ring_repairs_no_home_to_which_a_newer_version_was_writt
     }
 }
 
-/// After a crash nobody knows whether a flush covered what the recovery relies on.
+/// After a crash it is unknown whether a flush covered what the recovery relies on.
 #[tokio::test(start_paused = true)]
 async fn a_recovery_rewrites_headers_journal_and_ring_as_far_as_there_are_any() {
     let whole = layout(8);
@@ -277,7 +277,7 @@ async fn an_ssd_that_failed_gets_no_checkpoint_for_discarded_pages() {
     assert_eq!(fixture.ssd.ops(), ops);
 }
 
-/// Whoever asked learns that the discards are not final; the SSD's failure concerns all.
+/// The caller learns that the discards are not final; the failure of the SSD concerns all requests.
 #[tokio::test(start_paused = true)]
 async fn an_ssd_that_takes_no_checkpoint_for_discarded_pages_has_failed() {
     let fixture = Fixture::new("lru2", 8, SsdMode::WriteBack).await;
