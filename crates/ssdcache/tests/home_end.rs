@@ -319,7 +319,8 @@ async fn a_copy_on_its_way_is_there_after_a_shutdown() {
     let slots = fixture.layout.slot_at(0)..fixture.layout.end();
     let slow = Fault::new(FaultEffect::Slow(Duration::from_secs(10))).on(IoOp::Write);
     fixture.ssd.inject(slow.within(slots).times(1));
-    fixture.tier.evicted(page(P), 1, image(P, 1).as_slice());
+    let displaced = fixture.tier.evicted(page(P), 1, image(P, 1).as_slice());
+    assert_eq!(displaced.0, None, "there are free slots");
     timeout(LONG, fixture.tier.shutdown()).await.expect("it ends").expect("closed");
     let power = SimPower::new();
     let [hdd, ssd] = [&fixture.hdd, &fixture.ssd].map(|device| Arc::new(device.after_kill(1, &power)));
