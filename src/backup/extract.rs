@@ -192,3 +192,24 @@ impl Drop for Out {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_not_finished_is_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let left = || std::fs::read_dir(directory.path()).unwrap().count();
+        let to = directory.path().join("pages");
+        let out = Out::create(&to).unwrap();
+        out.put(b"half", 0).unwrap();
+        assert_eq!(left(), 1);
+        drop(out);
+        assert_eq!(left(), 0);
+        let out = Out::create(&to).unwrap();
+        out.put(b"all of it", 0).unwrap();
+        out.finish(9).unwrap();
+        assert_eq!((left(), std::fs::read(&to).unwrap().as_slice()), (1, &b"all of it"[..]));
+    }
+}

@@ -190,6 +190,15 @@ mod tests {
     }
 
     #[test]
+    fn homes_end_with_the_last_page_number() {
+        let is_valid = |homes: &[(u32, u32, u32)]| {
+            UnprovedRecord { homes: homes.to_vec(), ..UnprovedRecord::default() }.is_valid()
+        };
+        assert!(is_valid(&[(1, 3, 1), (2, u32::MAX - 1, 1)]));
+        assert!(!is_valid(&[(1, 3, 1), (2, u32::MAX, 1)]));
+    }
+
+    #[test]
     fn a_long_list_gets_coarse_and_covers_everything() {
         let many: Vec<_> = (0..=RUNS_MAX as u32).map(|i| (1, i * 40)).collect();
         let listed = OnlyCopies::of(&pages(&many), true, RUNS_MAX);

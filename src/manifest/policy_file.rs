@@ -325,6 +325,17 @@ mod tests {
     }
 
     #[test]
+    fn no_file_belongs_to_a_store_that_was_not_closed_or_has_no_ssd() {
+        let of = |closed, ssd: Option<&str>, slots| {
+            let new = Manifest::new("store".into(), pagetier_page::PageSize::MIN);
+            let manifest = Manifest { closed, ssd: ssd.map(str::to_owned), ..new };
+            Owner::of(&manifest, slots, SsdPolicy::Auto).is_some()
+        };
+        assert!(of(1, Some("ssd"), 64));
+        assert!(!of(0, Some("ssd"), 64) && !of(1, None, 64) && !of(1, Some("ssd"), 0));
+    }
+
+    #[test]
     fn only_the_opening_after_this_close_reads_it() {
         let directory = tempfile::tempdir().unwrap();
         let held = HeldDir::open(directory.path(), crate::seam::Seam::default()).unwrap();

@@ -8,6 +8,7 @@ use pagetier::{
     errors::{Advice, PoolError},
     frames_for, pool_bytes_for, ssd_bytes_for,
 };
+use pagetier_devio::files::{Access, Directory, RealDir};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::path::Path;
 
@@ -34,6 +35,7 @@ fn in_a_process_of_its_own() {
         "small files" => small_files(directory),
         "large store" => large_store(directory),
         "growth" => growth(directory),
+        "room" => room(directory),
         "no locked memory" => no_locked_memory(directory),
         "no threads" => no_threads(directory),
         "little memory" => little_memory(directory),
@@ -145,9 +147,19 @@ fn growth(directory: &Path) {
     });
 }
 
+/// RLIMIT_FSIZE below the room that a log sets aside.
+fn room(directory: &Path) {
+    limit(Resource::Fsize, 1 << 20);
+    let dir = RealDir::open(directory).unwrap();
+    let file = dir.open(Path::new("segment"), Access::Create).unwrap();
+    let error = file.allocate((1 << 20) + 1).unwrap_err();
+    assert!(error.to_string().contains("limit of file sizes"), "{error}");
+}
+
 #[test]
 fn the_limit_of_file_sizes_is_named_and_no_signal_ends_the_process() {
     let folder = tempfile::tempdir().unwrap();
+    run("room", folder.path());
     run("small files", folder.path());
     let existing = folder.path().join("existing");
     one_thread().block_on(async {

@@ -494,6 +494,56 @@ impl Readmitter for FlushMeanwhile<'_> {
     }
 }
 
+/// A store without a log, whose pages are not in memory.
+struct Alone;
+
+impl Readmitter for Alone {
+    fn is_ours(&self, _: &Superblock) -> bool {
+        true
+    }
+
+    fn is_stopped(&self) -> bool {
+        false
+    }
+
+    async fn rewrite(&self, _: Vec<(PageId, Lsn)>) {}
+
+    fn has_log(&self) -> bool {
+        false
+    }
+
+    fn is_saved(&self, _: PageId) -> bool {
+        false
+    }
+
+    async fn record(&self, _: Vec<(PageId, Lsn)>) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn copies_in_bad_sectors_are_given_up_and_an_ssd_that_is_gone_is_not_taken_back() {
+    for effect in [FaultEffect::Eio, FaultEffect::Gone] {
+        let mut world = World::new(layout(8), SsdMode::WriteBack, FlushFailure::default()).await;
+        let store = world.open().await;
+        for no in 0..4 {
+            store.write(no, 1).await.expect("written");
+        }
+        assert_eq!(store.0.drain(None, None, None).await.written, 4);
+        let slots = world.layout.slot_at(0)..world.layout.end();
+        let fault = |effect| Fault::new(effect).within(slots.clone());
+        world.ssd.inject(fault(FaultEffect::Eio).on(IoOp::Write).times(1));
+        store.write(P + 10, 1).await.expect("it goes home");
+        assert_eq!(store.0.ssd_state(), SsdState::Degraded);
+        world.ssd.inject(fault(effect).on(IoOp::Read));
+        let readmitted = store.0.readmit(&Alone).await;
+        match effect {
+            FaultEffect::Gone => drop(readmitted.expect_err("it is gone")),
+            _ => assert_eq!(readmitted.expect("it is taken back").dropped, 4),
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_flush_that_fails_while_the_ssd_is_taken_back_is_not_forgotten() {
     let mut world = World::new(layout(8), SsdMode::WriteBack, FlushFailure::default()).await;

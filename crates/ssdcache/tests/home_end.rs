@@ -1,12 +1,12 @@
 //! How home writes end: what was claimed for them is let go of, what stopped them is reported, and homes that
 //! they left torn are repaired and counted.
 
-use crate::common::{LONG, PAGE, formatted, layout, page, params, read, write};
+use crate::common::{LONG, PAGE, formatted, image, layout, page, params, read, write};
 use pagetier_bufpool::{Tier, TierError};
 use pagetier_devio::{Fault, FaultEffect, IoOp, SimDevice, SimPower};
-use pagetier_page::{Lsn, SpaceId};
+use pagetier_page::{Lsn, PageSize, SpaceId};
 use pagetier_policy::Location;
-use pagetier_ssdcache::{Layout, OpenParams, SsdMode, SsdTier};
+use pagetier_ssdcache::{Layout, OpenParams, SsdMode, SsdState, SsdTier};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
@@ -74,6 +74,45 @@ async fn a_home_that_is_repaired_from_the_ring_is_counted() {
     assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Hdd);
     fixture.sync().await;
     assert_eq!(fixture.repaired_after(false, true).await, 1);
+}
+
+/// Its slot, from which the newer version was written back, can no longer be read: an error is better than
+/// the version before.
+#[tokio::test(start_paused = true)]
+async fn an_image_in_the_ring_repairs_no_home_to_which_a_newer_version_was_written_back() {
+    let fixture = Fixture::new("lru2", 8, SsdMode::WriteBack).await;
+    let limit = fixture.tier.at_most(SsdMode::ReadOnly);
+    assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Hdd);
+    drop(limit);
+    assert_eq!(fixture.write(P, 2).await.expect("written"), Location::Ssd);
+    assert_eq!(fixture.tier.drain(None, None, None).await.written, 1);
+    for (slots_rot, reads_as) in [(false, Some(2)), (true, None)] {
+        let power = SimPower::new();
+        let [hdd, ssd] = [&fixture.hdd, &fixture.ssd].map(|device| Arc::new(device.after_kill(1, &power)));
+        hdd.flip_bit(u64::from(P) * PAGE as u64 + 900, 0);
+        if slots_rot {
+            (0..fixture.layout.slots).for_each(|slot| ssd.flip_bit(fixture.layout.slot_at(slot) + 900, 0));
+        }
+        let params = params(&hdd, &ssd, fixture.layout, fixture.policy);
+        let again = SsdTier::open(OpenParams { epoch: 2, ..params }).await.expect("it opens");
+        assert_eq!(read(&again, P).await.ok(), reads_as);
+    }
+}
+
+/// After a crash it is unknown whether a flush covered what the recovery relies on.
+#[tokio::test(start_paused = true)]
+async fn a_recovery_rewrites_headers_journal_and_ring_as_far_as_there_are_any() {
+    let whole = layout(8);
+    let headers_and_marks = 2 * 3;
+    let parts = headers_and_marks + u64::from(whole.journal_blocks + whole.ring_pages);
+    for (layout, parts) in [(whole, parts), (Layout::ring_only(PageSize::MIN, 8), 8)] {
+        let power = SimPower::new();
+        let device = |name, seed| Arc::new(SimDevice::new(name, 1 << 20, seed, &power));
+        let (hdd, ssd) = (device("hdd", 1), device("ssd", 2));
+        formatted(&ssd, layout).await;
+        let opened = SsdTier::open(params(&hdd, &ssd, layout, "lru2")).await.expect("it opens");
+        assert_eq!(opened.recovery().rewritten, parts, "{layout:?}");
+    }
 }
 
 /// A crash has undone the growth of the HDD.
@@ -156,6 +195,20 @@ async fn a_drain_says_what_stopped_it() {
     assert_eq!((&*stopped_by.device, stopped_by.op), ("hdd", IoOp::Flush));
 }
 
+/// Its slot cannot be held meanwhile. Reads end by themselves, and the drain looks again.
+#[tokio::test(start_paused = true)]
+async fn a_drain_waits_for_the_read_of_a_copy() {
+    let fixture = Fixture::new("lru2", 8, SsdMode::WriteBack).await;
+    assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Ssd);
+    fixture.ssd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(1))).on(IoOp::Read).times(1));
+    let drain = async {
+        sleep(Duration::from_millis(1)).await;
+        fixture.tier.drain(None, None, None).await.written
+    };
+    let (found, written) = tokio::join!(read(&fixture.tier, P), drain);
+    assert_eq!((found.ok(), written), (Some(1), 1));
+}
+
 /// Their older changes still count while copies of newer versions replace each other.
 #[tokio::test(start_paused = true)]
 async fn a_drain_up_to_a_change_ends_although_its_pages_are_written_again_and_again() {
@@ -222,6 +275,82 @@ async fn an_ssd_that_failed_gets_no_checkpoint_for_discarded_pages() {
     let ops = fixture.ssd.ops();
     assert!(!fixture.tier.finalize_discards().await, "its old version may come back");
     assert_eq!(fixture.ssd.ops(), ops);
+}
+
+/// The caller learns that the discards are not final; the failure of the SSD concerns all requests.
+#[tokio::test(start_paused = true)]
+async fn an_ssd_that_takes_no_checkpoint_for_discarded_pages_has_failed() {
+    let fixture = Fixture::new("lru2", 8, SsdMode::WriteBack).await;
+    assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Ssd);
+    fixture.sync().await;
+    sleep(Duration::from_secs(10)).await;
+    assert!(fixture.tier.discarded(page(P)));
+    fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).times(1));
+    assert!(!fixture.tier.finalize_discards().await);
+    assert_eq!(fixture.tier.ssd_state(), SsdState::Degraded);
+}
+
+/// It waits for a checkpoint, which a slow SSD holds up. The HDD takes its page at once.
+#[tokio::test(start_paused = true)]
+async fn a_write_that_waits_for_a_slot_goes_home_once_the_mode_says_so() {
+    let fixture = Fixture::new("mv-fifo", 8, SsdMode::WriteBack).await;
+    let maps = 0..fixture.layout.map_at(2);
+    fixture.ssd.inject(Fault::new(FaultEffect::Slow(LONG)).on(IoOp::Write).within(maps));
+    let mut numbers = 0..;
+    let waiting = loop {
+        let (tier, no) = (Arc::clone(&fixture.tier), numbers.next().expect("endless"));
+        let mut writing = tokio::spawn(async move { write(&tier, no, 1).await });
+        if timeout(LONG / 4, &mut writing).await.is_err() {
+            break writing;
+        }
+    };
+    fixture.tier.set_mode(SsdMode::ReadOnly);
+    let written = timeout(LONG / 4, waiting).await.expect("it is woken").expect("it ends");
+    assert_eq!(written.expect("written"), Location::Hdd);
+}
+
+/// The last checkpoint would not name it.
+#[tokio::test(start_paused = true)]
+async fn a_copy_on_its_way_is_there_after_a_shutdown() {
+    let fixture = Fixture::new("lru2", 8, SsdMode::WriteBack).await;
+    let limit = fixture.tier.at_most(SsdMode::ReadOnly);
+    assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Hdd);
+    drop(limit);
+    let slots = fixture.layout.slot_at(0)..fixture.layout.end();
+    let slow = Fault::new(FaultEffect::Slow(Duration::from_secs(10))).on(IoOp::Write);
+    fixture.ssd.inject(slow.within(slots).times(1));
+    let displaced = fixture.tier.evicted(page(P), 1, image(P, 1).as_slice());
+    assert_eq!(displaced.0, None, "there are free slots");
+    timeout(LONG, fixture.tier.shutdown()).await.expect("it ends").expect("closed");
+    let power = SimPower::new();
+    let [hdd, ssd] = [&fixture.hdd, &fixture.ssd].map(|device| Arc::new(device.after_kill(1, &power)));
+    let params = params(&hdd, &ssd, fixture.layout, fixture.policy);
+    let again = SsdTier::open(OpenParams { epoch: 2, closed: true, ..params }).await.expect("it opens");
+    assert_eq!(again.location(page(P)), Location::Ssd);
+}
+
+/// The bad copy that was read is not what counts by then.
+#[tokio::test(start_paused = true)]
+async fn a_scrub_of_a_copy_that_is_replaced_meanwhile_finds_nothing() {
+    let fixture = Fixture::new("lru2", 8, SsdMode::WriteBack).await;
+    assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Ssd);
+    let slots = 0..fixture.layout.slots;
+    slots.clone().for_each(|slot| fixture.ssd.flip_bit(fixture.layout.slot_at(slot) + 900, 0));
+    fixture.ssd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(10))).on(IoOp::Read));
+    let scrub = async {
+        let mut found = Vec::new();
+        for slot in slots {
+            found.extend(fixture.tier.scrub_slot(slot, true).await);
+        }
+        found
+    };
+    let rewrite = async {
+        sleep(Duration::from_secs(1)).await;
+        fixture.write(P, 2).await.expect("written")
+    };
+    let (found, written) = tokio::join!(scrub, rewrite);
+    assert_eq!(written, Location::Ssd);
+    assert!(!found.is_empty() && found.iter().all(|checked| checked.error.is_none()), "{found:?}");
 }
 
 /// The copy is of the version that the HDD has, and the slot can be used for another page at once.

@@ -6,7 +6,7 @@ use pagetier_bufpool::Tier;
 use pagetier_devio::{IoBuf, SimDevice, SimPower};
 use pagetier_page::{PageId, Stamp};
 use pagetier_policy::{Access, Cause, Location, Millis, SlotId, SlotPolicy, Verdict};
-use pagetier_ssdcache::{Entry, OpenParams, Plan, SlotParams, Slots, SsdFlush, SsdTier};
+use pagetier_ssdcache::{Entry, Homes, OpenParams, Plan, SlotParams, Slots, SsdFlush, SsdTier};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::sleep;
@@ -31,6 +31,8 @@ struct Script {
     notes: Notes,
     verdict: Verdict,
     through: bool,
+    /// The number of slots that it reclaims at a time, if it appends.
+    group: Option<usize>,
     /// The candidate that it asks about before it decides.
     candidate: Option<SlotId>,
 }
@@ -38,7 +40,8 @@ struct Script {
 impl Script {
     fn new(verdict: Verdict, through: bool) -> (Box<Self>, Notes) {
         let notes = Notes::default();
-        (Box::new(Self { notes: Arc::clone(&notes), verdict, through, candidate: None }), notes)
+        let own = Arc::clone(&notes);
+        (Box::new(Self { notes: own, verdict, through, group: None, candidate: None }), notes)
     }
 
     fn note(&self, told: Told) {
@@ -90,6 +93,10 @@ impl SlotPolicy for Script {
 
     fn write_through(&self) -> bool {
         self.through
+    }
+
+    fn append_group(&self) -> Option<usize> {
+        self.group
     }
 
     fn memory_bytes(&self) -> usize {
@@ -177,11 +184,17 @@ fn a_zone_without_victims_is_named_anew_only_when_something_has_changed() {
 }
 
 async fn tier(policy: Box<dyn SlotPolicy>) -> SsdTier {
+    tier_over(policy, None).await
+}
+
+async fn tier_over(policy: Box<dyn SlotPolicy>, homes: Option<Arc<dyn Homes>>) -> SsdTier {
     let power = SimPower::new();
     let device = |name, seed| Arc::new(SimDevice::new(name, 1 << 20, seed, &power));
     let (hdd, ssd) = (device("hdd", 1), device("ssd", 2));
     formatted(&ssd, layout(8)).await;
-    SsdTier::open(OpenParams { policy, ..params(&hdd, &ssd, layout(8), "none") }).await.unwrap()
+    let params = params(&hdd, &ssd, layout(8), "none");
+    let homes = homes.unwrap_or(Arc::clone(&params.homes));
+    SsdTier::open(OpenParams { policy, homes, ..params }).await.unwrap()
 }
 
 #[tokio::test(start_paused = true)]
@@ -203,6 +216,38 @@ async fn the_policy_is_told_of_every_write_and_where_it_went() {
         let writes: Vec<_> = notes.iter().filter(|told| matches!(told, Told::Wrote(..))).collect();
         assert_eq!(writes, [&Told::Wrote(page(3), wrote)], "{verdict:?}, through: {through}");
     }
+}
+
+/// Its slot only backs the home write that follows.
+#[tokio::test(start_paused = true)]
+async fn a_policy_that_appends_and_writes_through_is_told_when_a_page_is_home() {
+    let (policy, notes) = Script::new(Verdict::AdmitFree, true);
+    let tier = tier(Box::new(Script { group: Some(1), ..*policy })).await;
+    assert_eq!(write(&tier, 3, 0).await.unwrap(), Location::Ssd);
+    let notes = notes.lock().unwrap();
+    let last = notes.iter().rfind(|told| matches!(told, Told::Wrote(..)));
+    assert_eq!(last, Some(&Told::Wrote(page(3), Location::Hdd)));
+}
+
+/// The pages of a space that is being dropped.
+struct GivenUp;
+
+impl Homes for GivenUp {
+    fn offset(&self, _: PageId) -> Option<u64> {
+        None
+    }
+
+    fn is_given_up(&self, _: PageId) -> bool {
+        true
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_page_written_through_whose_home_is_given_up_no_copy_is_made() {
+    let (policy, notes) = Script::new(Verdict::AdmitFree, true);
+    let tier = tier_over(policy, Some(Arc::new(GivenUp))).await;
+    assert_eq!(write(&tier, 3, 0).await.unwrap(), Location::Hdd);
+    assert_eq!(*notes.lock().unwrap(), [Told::Wrote(page(3), Location::Hdd)]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,15 +4,19 @@
 #[path = "../../tests/common/mod.rs"]
 mod common;
 
-use crate::exec::open::{Knowledge, open};
+use crate::exec::open::{Knowledge, OpenParams, open};
+use crate::exec::single::{ATTEMPTS_MAX, read_agreed};
 use crate::exec::write_home::{HomeBound, Outcome};
 use crate::exec::{Core, Homes};
 use crate::format::journal::Backing;
 use crate::format::layout::Layout;
 use crate::protocol::slots::Located;
+use crate::remember::Unproved;
 use common::{LONG, dirty, formatted, image, layout, page, params, seed};
 use pagetier_bufpool::{TierError, WrittenPage};
-use pagetier_devio::{DeviceError, DeviceErrorKind, Fault, FaultEffect, IoClass, IoOp, SimDevice, SimPower};
+use pagetier_devio::{
+    DeviceError, DeviceErrorKind, Fault, FaultEffect, IoClass, IoOp, SharedDevice, SimDevice, SimPower,
+};
 use pagetier_page::{Flags, Lsn, PageId, Stamp};
 use pagetier_policy::{Access, Location};
 use std::sync::{Arc, OnceLock};
@@ -247,4 +251,27 @@ async fn a_page_that_lost_its_home_is_not_dropped() {
         };
         timeout(LONG, core.write_dirty(vec![dirty(2, 0)], IoClass::Clean, &done)).await.expect("it ends");
     }
+}
+
+/// The note of a failed flush outlives a clean close: another one may not have written what that one lost.
+#[tokio::test]
+async fn after_a_close_only_what_the_manifest_notes_is_unproved() {
+    let power = SimPower::new();
+    let device = |name, seed| Arc::new(SimDevice::new(name, 1 << 20, seed, &power));
+    let params = params(&device("hdd", 1), &device("ssd", 2), layout(8), "lru2");
+    let closed = OpenParams { closed: true, ..params };
+    for (hdd, ssd) in [(false, false), (true, false), (false, true)] {
+        let noted = Unproved { hdd, ssd, homes: Vec::new() };
+        assert_eq!(closed.unproved(&noted), noted);
+    }
+}
+
+/// An SSD that spoils every transfer must not hold up an opening for ever.
+#[tokio::test(start_paused = true)]
+async fn what_reads_otherwise_each_time_is_given_up_after_some_reads() {
+    let ssd = Arc::new(SimDevice::new("ssd", 1 << 20, 1, &SimPower::new()));
+    ssd.inject(Fault::new(FaultEffect::BitFlip).on(IoOp::Read));
+    let device = Arc::clone(&ssd) as SharedDevice;
+    let (_, reads) = read_agreed(&device, 0, 1 << 16, &|_| false).await.expect("read");
+    assert_eq!(reads, ATTEMPTS_MAX as u64);
 }

@@ -3,6 +3,7 @@
 
 use super::sim::{SimMedia, WAYS, Way};
 use super::{LIMITS, SMALL, append_and_flush, bodies, in_use};
+use crate::segments::{FIRST_LSN, Segments};
 use crate::{DeviceMedia, Keep, Media, Wal, WalError, WalOptions, redo::redo};
 use pagetier::device::SharedDevice;
 use pagetier::{Lsn, PageStore};
@@ -356,6 +357,45 @@ async fn a_slot_whose_header_failed_is_given_up_with_its_segment() {
         let wal = on_device(&cut).unwrap_or_else(|error| panic!("{seed}: {error}"));
         assert_eq!((wal.end(), bodies(&wal)), (last, kept), "{seed}");
     }
+}
+
+/// The process ended between the header of a segment's new slot and the end of the old one.
+#[test]
+fn of_two_slots_with_one_segment_the_newer_one_goes_on() {
+    let device = Arc::new(SimDevice::new("log", DEVICE_BYTES, 1, &SimPower::new()));
+    let open = || DeviceMedia::open(Arc::clone(&device) as SharedDevice, SMALL.segment_bytes()).unwrap();
+    let mut media = open();
+    media.own().unwrap();
+    media.create(64, b"old").unwrap();
+    // After two writes and a flush of the bytes, and both of the header.
+    let gives_up = Fault::new(FaultEffect::NoSpace).on(IoOp::Write).from_op(device.ops() + 5);
+    device.inject(gives_up.times(1));
+    media.create(64, b"new").unwrap_err();
+    for _ in 0..2 {
+        drop(media);
+        media = open();
+        assert!(media.read(64).unwrap().starts_with(b"new"));
+        media.own().unwrap();
+    }
+    media.remove(64).unwrap();
+    drop(media);
+    assert!(open().list().unwrap().is_empty());
+}
+
+/// An ownership's segment is there, and making it durable fails for want of room: it would end the segment
+/// that goes on.
+#[test]
+fn an_ownership_that_a_full_device_refuses_leaves_no_segment() {
+    let device = Arc::new(SimDevice::new("log", DEVICE_BYTES, 1, &SimPower::new()));
+    let open = || DeviceMedia::open(Arc::clone(&device) as SharedDevice, SMALL.segment_bytes()).unwrap();
+    let (mut segments, start, _) = Segments::open(Box::new(open()), FIRST_LSN).unwrap();
+    segments.ready().unwrap();
+    segments.append(start, b"a record", 1 << 16, false).unwrap();
+    let header = Fault::new(FaultEffect::NoSpace).on(IoOp::Flush).from_op(device.ops() + 4);
+    device.inject(header.times(1));
+    assert_eq!(segments.begin(start + 8, (7, 0), 0).unwrap(), 0, "it goes on as it was");
+    drop(segments);
+    assert_eq!(open().list().unwrap(), [start]);
 }
 
 /// Each write of a header fails for a while: that takes no slots for good.

@@ -153,6 +153,8 @@ async fn what_a_mini_transaction_did_is_redone() {
             }
             _ => {}
         }
+        let changed = [0, 1].map(|page| change.payload(page).to_vec());
+        assert!(changed == expected, "{operation}: in memory");
         db.commit(change).await.unwrap();
         crash(db).await;
         let db = disks.open(&memory).await;
@@ -194,6 +196,16 @@ async fn a_long_record_after_short_ones_has_a_slot_of_its_own() {
     append_and_flush(&wal, &vec![2; 200_000]).await;
     drop(wal);
     assert_eq!(bodies(&on(&log)).len(), 7);
+}
+
+#[test]
+fn a_slot_of_a_device_takes_a_segment_of_just_its_room() {
+    let mut media = DeviceMedia::open(device() as SharedDevice, SMALL.segment_bytes()).unwrap();
+    let whole = vec![7; media.room() as usize];
+    media.create(64, &whole).unwrap();
+    assert!(media.read(64).unwrap() == whole);
+    let refused = media.create(65, &[&whole[..], b"!"].concat()).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::StorageFull);
 }
 
 /// Changes that were admitted while there was room were refused, though half of the last slot was free.

@@ -178,6 +178,31 @@ async fn waiting_callers_share_a_write_and_its_failure() {
     assert_eq!(bodies(&wal).len(), 51);
 }
 
+/// The write is split into segments, and that of the second record fails.
+#[tokio::test]
+async fn a_write_that_fails_half_way_fails_no_caller_whose_record_it_made_durable() {
+    let media = Stalling::new();
+    let wal = in_use(Box::new(media.clone()), LIMITS).unwrap();
+    media.writes.set(true);
+    let first = wal.append_commit(b"first").unwrap();
+    let first = tokio::spawn({
+        let wal = wal.clone();
+        async move { wal.flush(first).await }
+    });
+    media.writes.is_reached().await;
+    let segment = vec![7; LIMITS.segment_bytes() as usize];
+    let [one, other] = [(); 2].map(|()| wal.append_commit(&segment).unwrap());
+    // The second one is polled first: it writes both, once the write that has begun is over.
+    let mut both = pin!(futures_util::future::join(wal.flush(other), wal.flush(one)));
+    assert!(poll_fn(|cx| Poll::Ready(both.as_mut().poll(cx).is_pending())).await);
+    media.media.fail(2, super::sim::Way::Refused);
+    media.writes.set(false);
+    let (other, one) = both.await;
+    first.await.unwrap().unwrap();
+    other.unwrap_err();
+    one.unwrap();
+}
+
 /// Two changes that free pages: the record of the first uses the reserve up before the second is committed.
 async fn free_two<'s>(db: &'s LoggedStore, space: SpaceId) -> (MiniTx<'s>, MiniTx<'s>) {
     let begin = async |head, freed| {

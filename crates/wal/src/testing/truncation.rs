@@ -3,10 +3,12 @@
 use super::full::{Disks, pages};
 use super::sim::{SimMedia, Way};
 use super::{LIMITS, SMALL, append_and_flush, bodies};
+use crate::log::FREES_AT_ONCE;
 use crate::segments::{FIRST_LSN, Segments};
 use crate::{Media, MemoryMedia, Wal};
 use futures_util::FutureExt;
-use pagetier::Lsn;
+use pagetier::{Lsn, PageId, PageMut, SpaceId};
+use std::ops::Range;
 
 /// A log of many segments, and the LSNs of its records, each of which is applied.
 async fn filled(media: Box<dyn Media>) -> (Wal, Vec<Lsn>) {
@@ -74,6 +76,20 @@ async fn a_hold_begins_where_the_log_does() {
     assert!(wal.oldest() > from);
 }
 
+/// As of two backups at once, each of which goes on through the log.
+#[tokio::test]
+async fn each_hold_keeps_the_log_from_where_it_has_come_until_it_ends() {
+    let (wal, _) = filled(Box::<MemoryMedia>::default()).await;
+    let [(hold, from), (other, _)] = [wal.hold(), wal.hold()];
+    drop(other);
+    wal.truncate(wal.end(), wal.end()).await.unwrap();
+    assert_eq!(wal.oldest(), from);
+    let starts = wal.segment_starts();
+    hold.advance(Lsn(starts[4]));
+    wal.truncate(wal.end(), wal.end()).await.unwrap();
+    assert_eq!(wal.oldest().0, starts[3], "the record that ends where a segment begins is in the one before");
+}
+
 /// Otherwise each would write every page that has changed, and make records durable that no one waits for.
 #[tokio::test]
 async fn a_checkpoint_of_a_short_log_writes_neither_pages_nor_records() {
@@ -85,6 +101,20 @@ async fn a_checkpoint_of_a_short_log_writes_neither_pages_nor_records() {
     db.checkpoint().await.unwrap();
     assert!(oldest.is_some() && db.min_recovery_lsn() == oldest, "the pages were written");
     assert!(db.wal().durable() < lsn, "the log was flushed");
+    db.wal().append_applied(lsn);
+    db.close().await.unwrap();
+}
+
+/// What is in memory is in no segment that could be removed.
+#[tokio::test]
+async fn a_checkpoint_of_a_long_log_makes_its_records_durable() {
+    let (disks, media) = (Disks::new(), SimMedia::new(1));
+    let db = disks.open(&media).await;
+    pages(&db, 3).await;
+    let lsn = db.wal().append_commit(&vec![7; db.wal().record_bytes_max() as usize - 17]).unwrap();
+    assert!(db.wal().len_bytes() > db.wal().capacity_bytes());
+    db.checkpoint().await.unwrap();
+    assert!(db.wal().durable() >= lsn);
     db.wal().append_applied(lsn);
     db.close().await.unwrap();
 }
@@ -104,6 +134,19 @@ async fn a_log_says_that_it_has_grown_by_a_segment_not_by_a_record() {
     assert_eq!(wal.grown().now_or_never(), Some(()));
 }
 
+/// Until a checkpoint has made them, each keeps the log.
+#[test]
+fn a_log_says_that_it_has_as_many_frees_as_the_store_makes_at_once() {
+    let wal = Wal::in_memory(LIMITS);
+    let grows_with = |numbers: Range<usize>| {
+        let freed: Vec<_> = numbers.map(|no| PageId::new(SpaceId(1), no as u32)).collect();
+        wal.append_pages::<PageMut<'_>>(&mut [], &[], &freed).unwrap();
+        wal.grown().now_or_never()
+    };
+    assert_eq!(grows_with(1..FREES_AT_ONCE), None);
+    assert_eq!(grows_with(FREES_AT_ONCE..FREES_AT_ONCE + 1), Some(()));
+}
+
 #[test]
 fn a_log_of_one_segment_has_no_older_half() {
     let (mut segments, ..) = Segments::open(Box::<MemoryMedia>::default(), FIRST_LSN).unwrap();
@@ -113,6 +156,17 @@ fn a_log_of_one_segment_has_no_older_half() {
     segments.append(FIRST_LSN + 9, b"a record", 1, failed).unwrap();
     segments.append(FIRST_LSN + 17, b"a record", 1, failed).unwrap();
     assert_eq!((segments.half(false), segments.half(true)), (None, Some(FIRST_LSN + 17)));
+}
+
+/// Also if it was in use before, without a record.
+#[test]
+fn a_log_that_begins_elsewhere_is_taken_into_use_there() {
+    let (mut segments, ..) = Segments::open(Box::<MemoryMedia>::default(), FIRST_LSN).unwrap();
+    segments.ready().unwrap();
+    segments.begin_at(1000);
+    assert!(!segments.is_ready());
+    segments.ready().unwrap();
+    assert_eq!(segments.starts(), [1000]);
 }
 
 /// What the store records of its log costs a write of the manifest.
