@@ -23,7 +23,7 @@ const EXCEPTIONS: &[(&str, &str)] = &[
     ("Builder::io", "of files"),
     ("Builder::options", "returns what was set"),
     ("Builder::page_bytes", "the same as `Builder::page_size`"),
-    ("Builder::page_size", "always the smallest: larger pages are torn no differently"),
+    ("Builder::page_size", "drawn with the plan: 4 or 16 KiB"),
     ("Builder::ssd", "a path"),
     ("DrainOptions::*", "plain options"),
     ("Error::page", "plain data"),

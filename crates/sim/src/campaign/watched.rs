@@ -8,7 +8,7 @@ use super::opening::AREAS;
 use super::peek;
 use super::probe::{Lease, Part, Probe, Which};
 use pagetier_devio::{
-    Device, DeviceError, DeviceStats, DoneFuture, FlushFailure, IoBufs, IoClass, IoFuture, Occupancy,
+    Claim, Device, DeviceError, DeviceStats, DoneFuture, FlushFailure, IoBufs, IoClass, IoFuture, Occupancy,
     SharedDevice, SimDevice,
 };
 use pagetier_page::Header;
@@ -162,6 +162,10 @@ impl Device for Watched {
 
     fn occupancy(&self) -> &Occupancy {
         self.inner().occupancy()
+    }
+
+    fn claim(&self) -> Option<Claim> {
+        self.inner().claim()
     }
 
     fn alignment(&self) -> usize {
