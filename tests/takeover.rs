@@ -50,7 +50,7 @@ async fn an_owner_that_is_fenced_serves_no_page_and_raises_the_alarm() {
         }
     }
     store.close().await.unwrap_err();
-    // Whoever opens the volume next is its owner.
+    // The next one to open the volume is its owner.
     let store = fixture.open().await;
     assert_eq!(read(&store, space, 0).await.unwrap(), 1);
 }
