@@ -2,7 +2,7 @@
 //!
 //! A device that learns that the volume has another owner ends the claim. What the former owner has in
 //! memory, or on its own SSD, grows old from then on: it must not serve it. A claim that has ended never
-//! holds again, even if nothing keeps this owner out any more, since the other one may have written meanwhile.
+//! holds again, even if nothing keeps this owner out any more: the other one may have written meanwhile.
 
 use parking_lot::Mutex;
 use std::fmt;
