@@ -125,6 +125,35 @@ async fn a_failed_flush_whose_writes_are_gone_costs_no_synced_version() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn no_sync_beside_a_readmission_covers_a_version_that_it_takes_back() {
+    let fixture = fixture(FlushFailure::Reverted);
+    let store = Arc::new(roomy(&fixture, None).open().await.unwrap());
+    let space = grown(&store).await;
+    write_all(&store, space, 2).await;
+    store.sync().await.unwrap();
+    let later = on_the_ssd(&store, space);
+    fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
+    for no in &later {
+        let _ = write(&store, space, *no, 3).await;
+    }
+    evict(&store, space, &later).await;
+    assert!(store.sync().await.is_err(), "no flush failed");
+    // It begins before the readmission, and has to wait for this guard.
+    let held = (0..PAGES).find(|no| !later.contains(no)).unwrap();
+    let mut guard = store.get_mut(PageId::new(space, held)).await.unwrap();
+    guard[0] ^= 1;
+    drop(guard);
+    let guard = store.get_mut(PageId::new(space, held)).await.unwrap();
+    let syncing = Arc::clone(&store);
+    let syncing = tokio::spawn(async move { syncing.sync().await });
+    tokio::task::yield_now().await;
+    assert!(!store.ssd().readmit().await.unwrap().reverted.is_empty());
+    drop(guard);
+    syncing.await.unwrap().unwrap_err();
+    store.sync().await.unwrap();
+}
+
 /// Pages fall back, and the manifest cannot list them. What comes next finds nothing wrong with the SSD.
 #[tokio::test(start_paused = true)]
 async fn a_page_that_memory_still_has_is_not_reported_as_reverted() {

@@ -391,6 +391,8 @@ impl Shared {
             saved: Mutex::default(),
             given_up: Mutex::default(),
         };
+        // Also if this is dropped with the runtime.
+        let _reported = Reported(self);
         let mut report = self.tier.readmit(&readmitting).await.map_err(|error| match error {
             ReadmitError::Stopped => Error::Closed,
             error => Error::Readmit(error),
@@ -422,6 +424,15 @@ impl Shared {
             }
         }
         rewritten
+    }
+}
+
+/// Lets flushes succeed again when dropped.
+struct Reported<'a>(&'a Shared);
+
+impl Drop for Reported<'_> {
+    fn drop(&mut self) {
+        self.0.tier.reported();
     }
 }
 

@@ -42,7 +42,7 @@ impl<T: Tier> PoolInner<T> {
         }
         // (3) Between (1) and (2) the frame may have been evicted and filled with another page. Checked
         // under the latch, the answer is final: a pinned frame is given no other page. Last, whether the
-        // pages are still this owner's: it may have been stopped at any point above.
+        // pages are still this owner's.
         if self.frames.at(frame).page.load(Ordering::Acquire) != page.to_u64() || !self.claim.holds() {
             self.frames.release(frame, mode);
             return None;

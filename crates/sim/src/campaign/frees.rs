@@ -42,7 +42,8 @@ impl Worker {
         let exists = |page: &PageId| self.model.lock().live_page(*page).is_some_and(|p| p.is_in_use());
         pages.retain(exists);
         // A call that is dropped would drop the guard, too: see `free`.
-        let from = pages.pop().filter(|from| self.plan.tasks > 1 && !pages.contains(from));
+        let from = if self.plan.tasks > 1 { pages.pop() } else { None };
+        let from = from.filter(|from| !pages.contains(from));
         match from.and_then(|from| Some((from, self.have(from, true)?))) {
             Some((from, _held)) => self.free(Free::Unlinked(Vec::new(), from), pages).await,
             None => self.free(Free::OnSync(Vec::new()), pages).await,

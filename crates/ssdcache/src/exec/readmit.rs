@@ -23,6 +23,7 @@ use pagetier_policy::{Location, SlotId};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// The number of copies read at once.
 const DEPTH: usize = 32;
@@ -148,7 +149,7 @@ enum CopyState {
 
 impl SsdTier {
     /// Takes the SSD back into use after a failure, as `by` decides; does nothing if it has not failed. Reads
-    /// every copy on it, beside other work. Must be driven to completion, or be the last call: if it is
+    /// every copy on it, beside other work. The caller calls [`SsdTier::reported`] afterwards. Must be driven to completion, or be the last call: if it is
     /// dropped, the SSD stays degraded, but a write of a copy may still be under way.
     ///
     /// # Errors
@@ -184,6 +185,11 @@ impl SsdTier {
         let quiet = core.quiesce().await;
         // If the SSD failed once more while it was verified, the findings count for nothing.
         core.may_readmit(&begun)?;
+        if !(report.reverted.is_empty() && report.lost.is_empty()) {
+            // In the quiet moment before flushes succeed again: one that began before must not pass for one
+            // of the versions that are gone (I31).
+            core.reversions.fetch_add(1, Ordering::AcqRel);
+        }
         let mut state = core.state.lock();
         state.slots.take_into_use();
         core.forgive(&mut state);

@@ -348,6 +348,7 @@ fn core(params: OpenParams, flushes: RecoveryFlushes, state: GuardedProtocol) ->
         page_size: params.layout.page_size,
         homes: params.homes,
         hdd_flush,
+        reversions: AtomicU64::new(0),
         claim: params.hdd.claim().unwrap_or_default(),
         hdd: params.hdd,
         cache_device: RwLock::new(cache),
