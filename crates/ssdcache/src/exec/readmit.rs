@@ -148,9 +148,10 @@ enum CopyState {
 }
 
 impl SsdTier {
-    /// Takes the SSD back into use after a failure, as `by` decides; does nothing if it has not failed. Reads
-    /// every copy on it, beside other work. The caller calls [`SsdTier::reported`] afterwards. Must be driven to completion, or be the last call: if it is
-    /// dropped, the SSD stays degraded, but a write of a copy may still be under way.
+    /// Takes the SSD back into use after a failure, as `by` decides; does nothing if it has not failed.
+    /// Reads every copy on it, beside other work. The caller calls [`SsdTier::reported`] afterwards. Must
+    /// be driven to completion, or be the last call: if it is dropped, the SSD stays degraded, but a write
+    /// of a copy may still be under way.
     ///
     /// # Errors
     /// [`ReadmitError`]; the SSD stays degraded.
