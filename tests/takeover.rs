@@ -24,8 +24,11 @@ async fn serves_nothing(store: &PageStore, pages: &[PageId]) {
     assert!(matches!(store.get_mut(first).await.map(drop), Err(Error::Fenced)));
     assert!(matches!(store.get_many(pages).await.map(drop), Err(Error::Fenced)));
     assert!(matches!(store.allocate(first.space).await.map(drop), Err(Error::Fenced)));
-    let found = store.scan(first.space, 0..4).next().await.expect("an error").map(drop);
+    let mut scan = store.scan(first.space, 0..4);
+    let found = scan.next().await.expect("an error").map(drop);
     assert!(matches!(found, Err(Error::Fenced)), "{found:?}");
+    assert!(scan.next().await.is_none(), "a caller that skips errors comes to an end");
+    assert!(store.sync().await.is_err());
     assert!(store.stats().ssd.refusing.is_some());
 }
 

@@ -11,6 +11,7 @@ use crate::manifest::superblock::HddSuperblock;
 use crate::store::parts::Spaces;
 use crate::store::shared::Shared;
 use crate::volume::table::SpaceInfo;
+use pagetier_bufpool::PoolError;
 use pagetier_devio::locks;
 use pagetier_page::SpaceId;
 use pagetier_ssdcache::{OpeningMarks, Slots, Superblock, mark};
@@ -210,13 +211,31 @@ impl Shared {
             // reference to nothing (I28).
             self.pool.guards_dropped(|page| only.is_none_or(|only| only == page.space)).await?;
         }
-        match only {
-            Some(space) => self.pool.flush_space(space).await?,
-            None => self.pool.flush_all().await?,
-        }
+        self.unless_taken_back(async {
+            match only {
+                Some(space) => self.pool.flush_space(space).await,
+                None => self.pool.flush_all().await,
+            }
+        })
+        .await?;
         // After the flush: a page under a freed number exists after a crash only once the manifest says so,
         // and it may say so only once the page's new version is durable (I28).
         self.record_reused().await
+    }
+
+    /// Performs a flush, which fails if a readmission takes pages back meanwhile, or has done so and not yet
+    /// returned its report: of these pages the versions that were to be made durable are gone (I31).
+    pub(crate) async fn unless_taken_back(
+        &self,
+        flush: impl Future<Output = Result<(), PoolError>>,
+    ) -> Result<(), Error> {
+        let before = self.tier.reversions();
+        flush.await?;
+        if before % 2 == 1 || self.tier.reversions() != before {
+            let cause = Arc::from("the SSD was readmitted meanwhile, and pages read as older versions");
+            return Err(Error::Refusing { cause });
+        }
+        Ok(())
     }
 
     /// Saves the manifest again after a failed save that may have marked a space as dropped, or pages as

@@ -427,7 +427,7 @@ impl Shared {
     }
 }
 
-/// Lets flushes succeed again when dropped.
+/// Lets a `sync` succeed again when dropped.
 struct Reported<'a>(&'a Shared);
 
 impl Drop for Reported<'_> {

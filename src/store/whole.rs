@@ -113,7 +113,7 @@ impl PageStore {
     pub async fn flush_to(&self, lsn: Lsn) -> Result<(), Error> {
         let _operation = self.shared.ending.enter()?;
         self.shared.settle_manifest().await?;
-        self.pool.flush_to(lsn).await?;
+        self.shared.unless_taken_back(self.pool.flush_to(lsn)).await?;
         self.shared.record_reused().await
     }
 

@@ -89,15 +89,17 @@ impl Cursor {
     /// returns the same page.
     ///
     /// # Errors
-    /// The page cannot be read; the next call continues with the page after it.
+    /// The page cannot be read; the next call continues with the page after it. [`PoolError::Forked`] and
+    /// [`PoolError::Fenced`] hold for all of them, and end the read.
     pub async fn next<'a, T: Tier>(
         &mut self,
         pool: &'a Pool<T>,
     ) -> Option<Result<PageRef<'a, T>, PoolError>> {
-        if let Err(error) = pool.inner.here() {
-            return Some(Err(error));
-        }
         while self.next < self.end {
+            if let Err(error) = pool.inner.here() {
+                self.next = self.end;
+                return Some(Err(error));
+            }
             self.look_ahead(&pool.inner);
             let page = PageId::new(self.space, self.next);
             pool.inner.note(page, false, true);
@@ -114,7 +116,16 @@ impl Cursor {
             // After the wait, so that a dropped call returns the same page again; before the result, so
             // that a page that cannot be read does not stop the scan.
             self.next += 1;
-            match result {
+            // The wait may have been long.
+            let owned = |frame| match pool.inner.here() {
+                Ok(()) => Ok(frame),
+                Err(error) => {
+                    self.next = self.end;
+                    pool.inner.frames.release(frame, Mode::Shared);
+                    Err(error)
+                }
+            };
+            match result.and_then(owned) {
                 Err(PoolError::Tier(crate::tier::TierError::NoSuchPage { .. })) => {}
                 other => return Some(other.map(|frame| PageRef::new(&*pool.inner, frame))),
             }

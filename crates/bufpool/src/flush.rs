@@ -6,7 +6,7 @@ use crate::frame::Frame;
 use crate::inner::PoolInner;
 use crate::params::PoolError;
 use crate::pool::Pool;
-use crate::tier::{Tier, TierError};
+use crate::tier::Tier;
 use crate::word::Mode;
 use pagetier_devio::listen;
 use pagetier_devio::locks::flow;
@@ -66,7 +66,6 @@ impl<T: Tier> Pool<T> {
 
     /// `wanted` gets a frame with unwritten changes, and the smallest LSN that redo would need for its page.
     async fn flush_where(&self, pace: Pace, wanted: impl Fn(&Frame, Lsn) -> bool) -> Result<(), PoolError> {
-        let reversions = self.inner.tier.reversions();
         // The cause of the cleaner's back-off may be gone.
         self.inner.need_cleaner();
         let frames = &self.inner.frames;
@@ -121,13 +120,7 @@ impl<T: Tier> Pool<T> {
         }
         result?;
         // I24: the tier's flush begins after the last page write has ended.
-        self.inner.tier.flush().await?;
-        // Of a page that has been taken back the version that was to be made durable is gone (I31).
-        if reversions % 2 == 1 || self.inner.tier.reversions() != reversions {
-            let cause = Arc::from("the SSD was readmitted meanwhile, and pages read as older versions");
-            return Err(PoolError::Tier(TierError::Refusing { cause }));
-        }
-        Ok(())
+        Ok(self.inner.tier.flush().await?)
     }
 
     /// The batches of a flush that may be in flight now, up to `most`.

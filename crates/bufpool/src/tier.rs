@@ -38,12 +38,6 @@ pub trait Tier: Send + Sync + 'static {
         false
     }
 
-    /// The number of times that pages began or ceased to be taken back to older versions, which no flush can
-    /// make up for. While it is odd, those who are to learn of that have not yet.
-    fn reversions(&self) -> u64 {
-        0
-    }
-
     /// The claim to the pages: once it has ended, the pool serves none of them. Default: one that never ends.
     fn claim(&self) -> Claim {
         Claim::default()

@@ -148,7 +148,7 @@ pub(crate) struct Core {
     pub(crate) hdd: SharedDevice,
     /// The claim to it.
     pub(crate) claim: Claim,
-    /// See [`Tier::reversions`](pagetier_bufpool::Tier::reversions).
+    /// See `SsdTier::reversions`.
     pub(crate) reversions: AtomicU64,
     /// The SSD, or the ring's file in a store without one. Exchanged only under
     /// [`crate::exec::quiet::Quiet`].

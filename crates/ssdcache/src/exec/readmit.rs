@@ -187,8 +187,8 @@ impl SsdTier {
         // If the SSD failed once more while it was verified, the findings count for nothing.
         core.may_readmit(&begun)?;
         if !(report.reverted.is_empty() && report.lost.is_empty()) {
-            // In the quiet moment before flushes succeed again: one that began before must not pass for one
-            // of the versions that are gone (I31).
+            // In the quiet moment before flushes succeed again: one that began before does not make durable
+            // what is gone (I31).
             core.reversions.fetch_add(1, Ordering::AcqRel);
         }
         let mut state = core.state.lock();

@@ -65,8 +65,14 @@ impl SsdTier {
         })
     }
 
-    /// Ends what a readmission that took pages back has begun: its report is about to be returned. Until then
-    /// no flush of the pool succeeds.
+    /// The number of times that a readmission took pages back, or lost them, and that its report was returned:
+    /// odd in between.
+    #[must_use]
+    pub fn reversions(&self) -> u64 {
+        self.core.reversions.load(Ordering::Acquire)
+    }
+
+    /// The report of a readmission is about to be returned.
     pub fn reported(&self) {
         let even = |count: u64| (count % 2 == 1).then(|| count + 1);
         let _ = self.core.reversions.fetch_update(Ordering::AcqRel, Ordering::Acquire, even);
@@ -353,10 +359,6 @@ impl Tier for SsdTier {
         let kept_off = !state.slots.admits(page);
         let by_home = !circle && state.slots.location(page) == Location::Hdd;
         state.writes_back() && !through && (kept_off || by_home)
-    }
-
-    fn reversions(&self) -> u64 {
-        self.core.reversions.load(Ordering::Acquire)
     }
 
     fn claim(&self) -> Claim {

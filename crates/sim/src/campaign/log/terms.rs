@@ -25,11 +25,14 @@ impl Terms {
         // Bits of the seed that nothing else reads.
         let mixed = plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         let keep = if mixed & 1 == 1 { Keep::ForSsdLoss } else { Keep::ForCrash };
-        let capacity = [256 << 10, 256 << 10, 300 << 10, 512 << 10][(mixed >> 1 & 3) as usize];
+        // A record has whole pages.
+        let scale = u64::from(plan.page_kib) / 4;
+        let slot_bytes = SLOT_BYTES * scale;
+        let capacity = scale * [256 << 10, 256 << 10, 300 << 10, 512 << 10][(mixed >> 1 & 3) as usize];
         // What the device of a log needs at least, and as much again for what the SSD may hold.
-        let least = capacity * 4 / SLOT_BYTES * if keep == Keep::ForSsdLoss { 3 } else { 1 };
+        let least = capacity * 4 / slot_bytes * if keep == Keep::ForSsdLoss { 3 } else { 1 };
         let slots = least + [1, 2, 4, 8][(mixed >> 3 & 3) as usize];
-        let slot_bytes = if mixed >> 5 & 3 == 3 { 2 * SLOT_BYTES } else { SLOT_BYTES };
+        let slot_bytes = if mixed >> 5 & 3 == 3 { 2 * slot_bytes } else { slot_bytes };
         Self { keep, capacity, slots, slot_bytes, on_files: mixed >> 7 & 1 == 1 }
     }
 
