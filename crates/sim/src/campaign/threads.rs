@@ -1,20 +1,20 @@
 //! A store with a log on several threads, in real time: readers and writers of single pages and of many,
 //! with borrowed and owned guards, calls dropped half-way, commits, checkpoints. A page's version is noted
 //! under its exclusive latch, so each holder of a latch on the page must find exactly that version. A wait
-//! that does not end is a violation.
+//! that does not end is a violation. Every second seed makes its calls by threads that they block.
 
 use super::content::{fill, version_in};
-use super::log::open_shared;
+use super::log::{open_shared, open_shared_blocking};
 use super::plan::Plan;
 use super::polls::up_to;
 use super::violation::{Violation, judged};
 use super::{Hazard, Totals};
-use pagetier::{Error, PageId, SpaceId};
-use pagetier_wal::{LoggedStore, MiniTx};
+use pagetier::{Error, PageId, PageMut, PageRef, PageStore, SpaceId};
+use pagetier_wal::{CheckpointError, LoggedStore, MiniTx, Wal, WalError, blocking};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 /// Pages of the store: more than fit into memory.
@@ -47,9 +47,15 @@ pub fn run_threads(seed: u64, totals: &mut Totals) -> Result<(), Violation> {
     })
 }
 
+/// The store, by calls of tasks, or by calls that block the threads that make them.
+enum Db {
+    Tasks(LoggedStore),
+    Threads(blocking::LoggedStore),
+}
+
 /// What the tasks share.
 struct Shared {
-    db: LoggedStore,
+    db: Db,
     space: SpaceId,
     /// The version of each page, which changes under its exclusive latch alone.
     versions: Vec<AtomicU32>,
@@ -59,31 +65,32 @@ struct Shared {
 
 async fn run(plan: &Plan, mut rng: SmallRng) -> Result<u64, String> {
     let media = super::log::SharedMedia::blank(plan);
-    let db = open_shared(plan, &media).await?;
-    let space = db.spaces().create("t").await.map_err(|error| error.to_string())?;
+    let db = match plan.seed % 2 {
+        0 => Db::Tasks(open_shared(plan, &media).await?),
+        _ => Db::Threads(open_shared_blocking(plan, &media).await?),
+    };
+    let created = db.wait_for(db.store().spaces().create("t")).await;
+    let space = created.map_err(|error| error.to_string())?;
     let versions = (0..PAGES).map(|_| AtomicU32::new(0)).collect();
     let shared =
         Arc::new(Shared { db, space, versions, last: AtomicU32::new(0), checked: AtomicU64::new(0) });
     for no in 0..PAGES as u32 {
         let page = PageId::new(space, no);
-        let guard = shared.db.get_or_create(page).await.map_err(|error| error.to_string())?;
-        shared.commit(vec![guard]).await?;
+        let guard = shared.db.wait_for(shared.db.store().get_or_create(page)).await;
+        shared.commit(vec![guard.map_err(|error| error.to_string())?]).await?;
     }
-    let mut tasks = tokio::task::JoinSet::new();
-    for _ in 0..rng.random_range(4..=12) {
-        let (shared, rng) = (Arc::clone(&shared), SmallRng::seed_from_u64(rng.random()));
-        tasks.spawn(async move { shared.work(rng).await });
+    let work = (0..rng.random_range(4..=12)).map(|_| SmallRng::seed_from_u64(rng.random()));
+    match &shared.db {
+        Db::Tasks(_) => by_tasks(&shared, work.collect()).await?,
+        Db::Threads(_) => by_threads(&shared, work.collect())?,
     }
-    while let Some(done) = tasks.join_next().await {
-        done.map_err(|error| format!("a task panicked: {error}"))??;
-    }
-    shared.db.validate()?;
+    shared.db.store().validate()?;
     let shared = Arc::try_unwrap(shared).map_err(|_| "a task still holds the store".to_owned())?;
     let Shared { db, versions, checked, .. } = shared;
+    let left = db.store().wait_closed();
     if rng.random_bool(0.5) {
         ends("close", db.close()).await?.map_err(|error| format!("close: {error}"))?;
     } else {
-        let left = db.store().wait_closed();
         drop(db);
         ends("the store's leaving", left).await?;
     }
@@ -97,6 +104,107 @@ async fn run(plan: &Plan, mut rng: SmallRng) -> Result<u64, String> {
         }
     }
     Ok(checked.into_inner() + PAGES as u64)
+}
+
+async fn by_tasks(shared: &Arc<Shared>, work: Vec<SmallRng>) -> Result<(), String> {
+    let mut tasks = tokio::task::JoinSet::new();
+    for rng in work {
+        let shared = Arc::clone(shared);
+        tasks.spawn(async move { shared.work(rng).await });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.map_err(|error| format!("a task panicked: {error}"))??;
+    }
+    Ok(())
+}
+
+fn by_threads(shared: &Arc<Shared>, work: Vec<SmallRng>) -> Result<(), String> {
+    let (done, ended) = mpsc::channel();
+    let threads = work.len();
+    for rng in work {
+        let (shared, done) = (Arc::clone(shared), done.clone());
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+            let outcome = match runtime {
+                Ok(runtime) => runtime.block_on(shared.work(rng)),
+                Err(error) => Err(error.to_string()),
+            };
+            drop(shared);
+            let _ = done.send(outcome);
+        });
+    }
+    // A call that blocks its thread has no time limit of its own.
+    (0..threads).try_for_each(|_| match ended.recv_timeout(ENDS) {
+        Ok(outcome) => outcome,
+        Err(_) => Err("a thread panicked, or its call does not end".to_owned()),
+    })
+}
+
+impl Db {
+    fn store(&self) -> &Arc<PageStore> {
+        match self {
+            Self::Tasks(db) => db.store(),
+            Self::Threads(db) => db.store(),
+        }
+    }
+
+    fn wal(&self) -> &Wal {
+        match self {
+            Self::Tasks(db) => db.wal(),
+            Self::Threads(db) => db.wal(),
+        }
+    }
+
+    /// Waits for a call of the asynchronous store.
+    async fn wait_for<T: Send>(&self, call: impl Future<Output = T> + Send) -> T {
+        match self {
+            Self::Tasks(_) => call.await,
+            Self::Threads(db) => db.block_on(call),
+        }
+    }
+
+    async fn get(&self, page: PageId) -> Result<PageRef<'_>, Error> {
+        match self {
+            Self::Tasks(db) => db.get(page).await,
+            Self::Threads(db) => db.get(page),
+        }
+    }
+
+    async fn get_mut(&self, page: PageId) -> Result<PageMut<'_>, Error> {
+        match self {
+            Self::Tasks(db) => db.get_mut(page).await,
+            Self::Threads(db) => db.get_mut(page),
+        }
+    }
+
+    async fn admit(&self) -> Result<(), WalError> {
+        match self {
+            Self::Tasks(db) => db.admit(ENDS).await,
+            Self::Threads(db) => db.admit(ENDS),
+        }
+    }
+
+    async fn commit(&self, change: MiniTx<'_, PageMut<'_>>) -> Result<(), WalError> {
+        match self {
+            Self::Tasks(db) => db.commit(change).await,
+            Self::Threads(db) => db.commit(change),
+        }
+        .map(drop)
+    }
+
+    async fn checkpoint(&self) -> Result<(), CheckpointError> {
+        match self {
+            Self::Tasks(db) => db.checkpoint().await,
+            Self::Threads(db) => db.checkpoint(),
+        }
+    }
+
+    async fn close(self) -> Result<(), CheckpointError> {
+        match self {
+            Self::Tasks(db) => db.close().await,
+            Self::Threads(db) => db.close(),
+        }
+    }
 }
 
 /// Waits for a call, which must end.
@@ -115,12 +223,12 @@ impl Shared {
                     self.check(one, &guard.map_err(|error| error.to_string())?)?;
                 }
                 30..40 => {
-                    let guard = ends("get_owned", self.db.store().get_owned(one)).await?;
+                    let guard = ends("get_owned", self.db.wait_for(self.db.store().get_owned(one))).await?;
                     self.check(one, &guard.map_err(|error| error.to_string())?)?;
                 }
                 40..60 => self.read_many(&mut rng).await?,
                 60..64 => {
-                    if let Some(guard) = self.db.try_get(one) {
+                    if let Some(guard) = self.db.store().try_get(one) {
                         self.check(one, &guard)?;
                     }
                 }
@@ -137,7 +245,7 @@ impl Shared {
                     done.map_err(|error| error.to_string())?;
                 }
                 _ => {
-                    ends("sync", self.db.sync()).await?.map_err(|error| error.to_string())?;
+                    ends("sync", self.db.wait_for(self.db.store().sync())).await?.map_err(|error| error.to_string())?;
                 }
             }
         }
@@ -149,7 +257,7 @@ impl Shared {
         let count = rng.random_range(2..=6);
         let some = |_| PageId::new(self.space, rng.random_range(0..PAGES as u32));
         let pages: Vec<PageId> = (0..count).map(some).collect();
-        match ends("get_many", self.db.get_many(&pages)).await? {
+        match ends("get_many", self.db.wait_for(self.db.store().get_many(&pages))).await? {
             Ok(guards) => guards.iter().zip(&pages).try_for_each(|(guard, page)| self.check(*page, guard)),
             // More pages than frames that are not pinned.
             Err(Error::Pool(_)) => Ok(()),
@@ -163,7 +271,7 @@ impl Shared {
             (0..rng.random_range(1..=3)).map(|_| rng.random_range(0..PAGES as u32)).collect();
         nos.sort_unstable();
         nos.dedup();
-        ends("admit", self.db.admit(ENDS)).await?.map_err(|error| error.to_string())?;
+        ends("admit", self.db.admit()).await?.map_err(|error| error.to_string())?;
         let mut guards = Vec::new();
         for no in nos {
             let guard = ends("get_mut", self.db.get_mut(PageId::new(self.space, no))).await?;
@@ -172,7 +280,7 @@ impl Shared {
         self.commit(guards).await
     }
 
-    async fn commit(&self, guards: Vec<pagetier::PageMut<'_>>) -> Result<(), String> {
+    async fn commit(&self, guards: Vec<PageMut<'_>>) -> Result<(), String> {
         let version = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         let mut change = MiniTx::new(Some(self.db.wal()));
         for guard in guards {
@@ -184,7 +292,7 @@ impl Shared {
             change.write(at, 0, &bytes);
             self.versions[page.no as usize].store(version, Ordering::Release);
         }
-        ends("commit", self.db.commit(change)).await?.map(drop).map_err(|error| error.to_string())
+        ends("commit", self.db.commit(change)).await?.map_err(|error| error.to_string())
     }
 
     /// Compares a page under a latch with its version.

@@ -29,7 +29,7 @@ use self::disk::LogDisk;
 use self::life::Life;
 use self::model::Model;
 use self::open::{Parts, check};
-pub(super) use self::open::{SharedMedia, open_shared};
+pub(super) use self::open::{SharedMedia, open_shared, open_shared_blocking};
 use self::terms::Terms;
 use self::twist::Past;
 use self::watch::{Media, Moment, Rate, Watch};

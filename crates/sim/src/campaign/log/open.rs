@@ -9,7 +9,7 @@ use crate::campaign::disks::{Disks, SharedDisks};
 use crate::campaign::plan::Plan;
 use pagetier::{Builder, Error, MemoryManifest, PageId, PageStore, SpaceId};
 use pagetier_devio::{SharedDevice, SimDevice};
-use pagetier_wal::{LoggedStore, Media, Wal};
+use pagetier_wal::{LoggedStore, Media, Wal, blocking};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -177,8 +177,21 @@ pub(in crate::campaign) async fn open_shared(
     plan: &Plan,
     media: &SharedMedia,
 ) -> Result<LoggedStore, String> {
+    let (builder, wal) = shared_parts(plan, media).await?;
+    LoggedStore::on(builder, wal).await.map_err(|error| causes(&error))
+}
+
+/// The same for threads without a runtime.
+pub(in crate::campaign) async fn open_shared_blocking(
+    plan: &Plan,
+    media: &SharedMedia,
+) -> Result<blocking::LoggedStore, String> {
+    let (builder, wal) = shared_parts(plan, media).await?;
+    blocking::LoggedStore::on(builder, wal).map_err(|error| causes(&error))
+}
+
+async fn shared_parts(plan: &Plan, media: &SharedMedia) -> Result<(Builder, Wal), String> {
     let terms = Terms::of(plan);
     let wal = Wal::on_device(Arc::clone(&media.log), terms.options()).await.map_err(|e| causes(&e))?;
-    let builder = plan.builder_on(media.disks.clone(), &media.manifest);
-    LoggedStore::on(builder, wal).await.map_err(|error| causes(&error))
+    Ok((plan.builder_on(media.disks.clone(), &media.manifest), wal))
 }

@@ -2,7 +2,7 @@
 
 use super::backup::{Shelf, Taken};
 use super::model::{Found, Model, SpaceState};
-use super::open::{LEAVES, causes, create_space, look};
+use super::open::{LEAVES, Parts, causes, create_space, look, open};
 use super::watch::Watch;
 use crate::campaign::content::fill;
 use crate::campaign::plan::Plan;
@@ -84,6 +84,7 @@ pub(super) const TABLE: &[Operation] = &[
     op(1, "long-records", &[], |w| Box::pin(w.long_record())),
     op(1, "log-fails", &[], |w| Box::pin(w.log_fails())),
     op(1, "readmit", &["Ssd::readmit"], |w| Box::pin(w.readmit())),
+    op(1, "openers", &[], |w| Box::pin(w.second_opener())),
     op(2, "backup", &["LoggedStore::backup"], |w| Box::pin(w.back_up())),
     op(3, "pause", &[], |w| Box::pin(w.pause())),
 ];
@@ -665,6 +666,17 @@ impl Worker {
         let _ = db.ssd().readmit().await;
         // What no record covers may be lost now, and the engine is told.
         self.read().await
+    }
+
+    /// Another opener, with all of the store's own parts: it is refused, and changes nothing.
+    async fn second_opener(&mut self) -> Outcome {
+        match open(&self.watch, &self.plan, &Parts::default()).await {
+            Ok(_) => Err("a second opener gets the store, which is open, and its log".to_owned()),
+            // The second is what files say: `Wal::open` has words for it.
+            Err(error) if ["in use", "resource busy"].iter().any(|words| error.contains(words)) => Ok(()),
+            Err(_) if self.watch.is_troubled() => Ok(()),
+            Err(error) => Err(format!("a second opener gets an error other than \"in use\": {error}")),
+        }
     }
 
     async fn back_up(&mut self) -> Outcome {
