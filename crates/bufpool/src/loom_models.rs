@@ -22,6 +22,7 @@
 //! | a dirty page evicted | `a_dirty_page_is_not_evicted` |
 //! | the end of a write treats a later change as written | `one_write_of_a_page_at_a_time_and_no_change_is_lost` |
 //! | staging with a pin, but no latch | a data race |
+//! | a flush that queues behind a waiting writer; one that shares a latch which no reader holds | `a_flush_copies_a_page_beside_its_readers_alone_whatever_waits_behind_them` |
 //! | `recovery_lsn` cleared before it is among those being written; removed from there when a write fails; the frames looked at last | `the_redo_position_of_an_unwritten_change_never_disappears` |
 //! | the stack of free frames without the number of its changes | `no_frame_is_taken_twice` |
 //! | the frames counted before the top of that stack is read | `a_page_in_memory_is_found_while_the_pool_grows` |
@@ -39,6 +40,7 @@
 use crate::frame::{Frame, NO_LSN};
 use crate::frames::Frames;
 use crate::free::FreeStack;
+use crate::guard::PageRef;
 use crate::hits::{BATCH, HitBuffers, SHARED, ThreadNumbers};
 use crate::inner::PoolInner;
 use crate::latch::Wait;
@@ -528,6 +530,32 @@ fn a_page_whose_write_fails_never_seems_clean() {
         let failing = Arc::clone(&word);
         let write = thread::spawn(move || assert!(!failing.end_clean(false)));
         join(vec![sync, write]);
+    });
+}
+
+#[test]
+fn a_flush_copies_a_page_beside_its_readers_alone_whatever_waits_behind_them() {
+    model(2, || {
+        let pool = pool_with_a(1);
+        write(&pool, A);
+        let reader = block_on(pool.get(A));
+        let writer = with(&pool, |pool| write(&pool, A));
+        match pool.inner.try_share_resident(A) {
+            Some(frame) => {
+                drop(reader);
+                let copied = |image: &[u8]| assert_eq!(image[HEADER_BYTES + 1], 1, "a writer changes it");
+                pool.inner.clean_latched(frame, copied);
+                pool.inner.frames.release(frame, Mode::Shared);
+            }
+            None => panic!("behind the writer, the flush would wait for the reader"),
+        }
+        // The writer has the latch now, or had it, or is about to.
+        if let Some(frame) = pool.inner.try_share_resident(A) {
+            assert!([1, 2].contains(&PageRef::new(&*pool.inner, frame)[1]));
+        }
+        join(vec![writer]);
+        assert_eq!(writes_of(&pool, A), 2);
+        at_rest(&pool);
     });
 }
 

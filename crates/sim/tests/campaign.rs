@@ -81,7 +81,8 @@ fn directed_lives_meet_their_hazards_and_show_nothing_either() {
         expect_none(run_seed(&plan, &GO, &mut totals));
     }
     let hazard = "stale SSD copy that only the journal voids";
-    let met = |totals: &Totals| totals.coverage.rows().find(|(name, _)| *name == hazard).map_or(0, |(_, n)| n);
+    let met =
+        |totals: &Totals| totals.coverage.rows().find(|(name, _)| *name == hazard).map_or(0, |(_, n)| n);
     // How often a life meets it depends on its seed.
     for seed in 8..12 {
         if met(&totals) > 20 {

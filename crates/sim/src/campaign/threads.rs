@@ -245,7 +245,9 @@ impl Shared {
                     done.map_err(|error| error.to_string())?;
                 }
                 _ => {
-                    ends("sync", self.db.wait_for(self.db.store().sync())).await?.map_err(|error| error.to_string())?;
+                    ends("sync", self.db.wait_for(self.db.store().sync()))
+                        .await?
+                        .map_err(|error| error.to_string())?;
                 }
             }
         }
