@@ -1,8 +1,11 @@
 //! An owner whose volume another one has taken over: it serves nothing, and says so.
 
-use crate::fixture::{Fixture, grown, read, write};
-use pagetier::{DrainOptions, Error, PageId, PageStore, SpaceId, SsdEvent};
-use pagetier_devio::{Fault, FaultEffect};
+use crate::fixture::{Fixture, PAGE, POOL_BYTES, RING_PAGES, SSD_PAGES, grown, read, write};
+use pagetier::{Builder, DrainOptions, Error, OpenError, PageId, PageSize, PageStore, SpaceId, SsdEvent, SsdMode};
+use pagetier_devio::{Fault, FaultEffect, SharedDevice, SimDevice, SimPower, SimSeat};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
 
 /// Pages that are in memory after this.
 async fn in_memory(store: &PageStore, space: SpaceId) -> Vec<PageId> {
@@ -56,4 +59,131 @@ async fn an_owner_that_is_fenced_serves_no_page_and_raises_the_alarm() {
     // The next one to open the volume is its owner.
     let store = fixture.open().await;
     assert_eq!(read(&store, space, 0).await.unwrap(), 1);
+}
+
+/// A store on a machine's way to its volume, with an SSD of its own.
+fn on(seat: &Arc<SimSeat>, name: &str) -> Builder {
+    let ssd = SimDevice::new(name, 0, 7, &SimPower::new()).with_latency(Duration::from_micros(400));
+    PageStore::builder()
+        .manifest_on_hdd(true)
+        .manifest_bytes_max(256 << 10)
+        .hdd_device(Arc::clone(seat) as SharedDevice)
+        .ssd_device(Arc::new(ssd) as SharedDevice)
+        .page_size(PageSize::MIN)
+        .ssd_bytes(SSD_PAGES * PAGE)
+        .ring_pages(RING_PAGES)
+        .pool_bytes(POOL_BYTES)
+        .accept_ssd_loss(true)
+        .lease(LEASE)
+}
+
+const LEASE: Duration = Duration::from_secs(3);
+
+struct Machines {
+    volume: Arc<SimDevice>,
+    store: PageStore,
+    space: SpaceId,
+    pages: Vec<PageId>,
+}
+
+/// A volume whose owner has pages in memory.
+async fn owned() -> Machines {
+    let volume = SimDevice::new("hdd", 0, 1, &SimPower::new()).with_latency(Duration::from_millis(1));
+    let volume = Arc::new(volume);
+    let store = on(&Arc::new(SimSeat::new(&volume)), "first").open().await.unwrap();
+    let space = grown(&store).await;
+    store.ssd().drain(DrainOptions::new()).await;
+    store.sync().await.unwrap();
+    let pages = in_memory(&store, space).await;
+    Machines { volume, store, space, pages }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_that_nothing_keeps_out_serves_for_the_length_of_its_lease_at_most() {
+    let Machines { volume, store: former, space, pages } = owned().await;
+    write(&former, space, 1, 5).await.unwrap();
+    let mut events = former.ssd().events();
+    let taker = on(&Arc::new(SimSeat::new(&volume)), "second").open().await.unwrap();
+    let taken = Instant::now();
+    write(&taker, space, 0, 7).await.unwrap();
+    taker.sync().await.unwrap();
+    // The former owner asks its volume for nothing of its own accord.
+    while former.try_get(pages[0]).is_some() {
+        assert!(taken.elapsed() < LEASE, "it serves outdated pages");
+        sleep(Duration::from_millis(50)).await;
+    }
+    serves_nothing(&former, &pages).await;
+    while !matches!(events.next().await, Some(SsdEvent::Refusing { by_ssd: false, .. })) {}
+    former.close().await.unwrap_err();
+    for (no, version) in [(0, 7), (1, 1)] {
+        assert_eq!(read(&taker, space, no).await.unwrap(), version);
+    }
+    taker.ssd().drain(DrainOptions::new()).await;
+    taker.close().await.unwrap();
+    let store = on(&Arc::new(SimSeat::new(&volume)), "third").open().await.unwrap();
+    assert_eq!(read(&store, space, 0).await.unwrap(), 7);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_that_was_stopped_serves_nothing_before_its_volume_confirms_it() {
+    let Machines { store, space, pages, .. } = owned().await;
+    for stopped in [LEASE, 20 * LEASE] {
+        write(&store, space, 2, 3).await.unwrap();
+        assert!(store.is_owner());
+        tokio::time::advance(stopped).await;
+        assert!(store.try_get(pages[0]).is_none() && !store.is_owner());
+        assert!(matches!(store.get(pages[0]).await.map(drop), Err(Error::Fenced)));
+        sleep(LEASE).await;
+        assert!(store.is_owner());
+        assert_eq!(read(&store, space, 2).await.unwrap(), 3);
+        store.sync().await.unwrap();
+    }
+    store.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_does_not_answer_suspends_its_owner_and_ends_nothing() {
+    let Machines { volume, store, space, pages } = owned().await;
+    let mut events = store.ssd().events();
+    let time = 4 * LEASE;
+    volume.inject(Fault::new(FaultEffect::Blocked { time, fails: false }).times(1));
+    write(&store, space, 0, 4).await.unwrap();
+    let blocked = Instant::now();
+    while !matches!(events.next().await, Some(SsdEvent::OwnerUnconfirmed { unconfirmed: true })) {}
+    assert!(blocked.elapsed() <= LEASE && store.stats().ssd.refusing.is_some());
+    assert!(matches!(store.get(pages[0]).await.map(drop), Err(Error::Fenced)));
+    while !matches!(events.next().await, Some(SsdEvent::OwnerUnconfirmed { unconfirmed: false })) {}
+    assert!(blocked.elapsed() >= time && store.stats().ssd.refusing.is_none());
+    assert_eq!(read(&store, space, 0).await.unwrap(), 4);
+    store.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_closes_or_is_dropped_while_its_volume_does_not_answer() {
+    for closes in [true, false] {
+        let Machines { volume, store, space, .. } = owned().await;
+        store.ssd().set_mode(SsdMode::WriteThrough).await.unwrap();
+        let time = 4 * LEASE;
+        volume.inject(Fault::new(FaultEffect::Blocked { time, fails: false }).times(1));
+        write(&store, space, 0, 4).await.unwrap();
+        sleep(2 * LEASE).await;
+        let left = store.wait_closed();
+        if closes {
+            store.close().await.unwrap();
+        } else {
+            drop(store);
+        }
+        left.await;
+        let store = on(&Arc::new(SimSeat::new(&volume)), "second").open().await.unwrap();
+        let found = read(&store, space, 0).await.unwrap();
+        assert!(found == 4 || found == 1 && !closes, "{found}");
+    }
+}
+
+#[tokio::test]
+async fn a_lease_that_is_too_short_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let builder = PageStore::builder().directory(directory.path()).manifest_on_hdd(true);
+    let refused = builder.lease(Duration::from_millis(99)).open().await;
+    assert!(matches!(refused, Err(OpenError::BadOption { option: "lease_ms", .. })), "{refused:?}");
 }

@@ -178,6 +178,21 @@ impl Builder {
         self
     }
 
+    /// How long a store with [`manifest_on_hdd`](Self::manifest_on_hdd) serves pages after it last made sure
+    /// that no other machine has opened the HDD, which it does after a third of that time, by a read of 8
+    /// KiB. A former owner serves pages that may be older than the new owner's for at most so long. While the
+    /// HDD does not answer in time, requests fail with [`Error::Fenced`](crate::Error::Fenced), in memory or
+    /// not, and operations of the HDD wait; they continue once it confirms the owner. A request for a page in
+    /// memory reads the system's clock. Zero: without limit. Default: 10 s.
+    ///
+    /// It takes nothing from a former owner whose operations the volume still lets through: what was under
+    /// way when it was stopped may be written when it resumes. A volume that refuses them is safe, such as an
+    /// RBD image whose former owner is banned for as long as its machine may return.
+    pub fn lease(mut self, length: Duration) -> Self {
+        self.config.options.lease_ms = millis(length);
+        self
+    }
+
     /// Test-only: disables a rule of the protocol.
     #[cfg(feature = "mutations")]
     #[doc(hidden)]

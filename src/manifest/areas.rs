@@ -40,8 +40,11 @@ use super::superblock::{AREA_UNIT, HEAD_BYTES};
 use super::tail::{self, End, Placed};
 use crate::seam::Seam;
 use futures_util::FutureExt;
+use pagetier_bufpool::FENCED;
 use pagetier_devio::task::{Boxed, spawn};
-use pagetier_devio::{DeviceError, DeviceErrorKind, Failures, IoBuf, IoBufs, IoClass, Joint, SharedDevice};
+use pagetier_devio::{
+    Claim, DeviceError, DeviceErrorKind, Failures, IoBuf, IoBufs, IoClass, Joint, SharedDevice,
+};
 use parking_lot::Mutex;
 use std::io::{Error, ErrorKind, Result};
 use std::panic::AssertUnwindSafe;
@@ -119,6 +122,8 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Areas {
     joint: Arc<Joint>,
+    /// The store's claim to the volume.
+    claim: Claim,
     runtime: Handle,
     seam: Seam,
     state: Mutex<State>,
@@ -128,9 +133,9 @@ pub(crate) struct Areas {
 
 impl Areas {
     /// The areas on the device of `joint`, of `area_bytes` each unless it has some.
-    pub(crate) fn new(joint: Arc<Joint>, area_bytes: u64, runtime: Handle, seam: Seam) -> Self {
+    pub(crate) fn new(joint: Arc<Joint>, claim: Claim, area_bytes: u64, runtime: Handle, seam: Seam) -> Self {
         let state = State { area_bytes, current: None, unproved: None, save: 0, tail: None };
-        Self { joint, runtime, seam, state: Mutex::new(state), last: Mutex::default() }
+        Self { joint, claim, runtime, seam, state: Mutex::new(state), last: Mutex::default() }
     }
 
     pub(crate) fn device(&self) -> &SharedDevice {
@@ -198,6 +203,7 @@ impl Areas {
     /// Replaces the manifest by the one that `json` encodes. Durable when it returns `Ok`; after an error
     /// either version may be found later.
     pub(crate) async fn replace(&self, json: &[u8], slack: Slack) -> Result<()> {
+        self.check_owner()?;
         let State { area_bytes, current, unproved, save, .. } = self.state.lock().clone();
         let area_size = area_bytes as usize;
         let len = tail::sealed(&with_size(json, usize::MAX), 0).len();
@@ -259,6 +265,7 @@ impl Areas {
         json: impl FnOnce(u64) -> serde_json::Result<Vec<u8>>,
         slack: Slack,
     ) -> Result<bool> {
+        self.check_owner()?;
         // Taken: nothing may follow the record until it is durable (I27).
         let tail = self.state.lock().tail.take();
         let State { area_bytes, current, .. } = self.state.lock().clone();
@@ -273,6 +280,11 @@ impl Areas {
         self.joint.flush(seen, IoClass::Meta).await.map_err(failed)?;
         self.state.lock().tail = Some(next);
         Ok(true)
+    }
+
+    /// Refuses to write over what another owner may have written.
+    fn check_owner(&self) -> Result<()> {
+        if self.claim.holds() { Ok(()) } else { Err(Error::other(FENCED)) }
     }
 
     /// Writes `bytes`, durably. Fails if a flush has failed since `seen`.
@@ -393,7 +405,13 @@ mod tests {
 
     fn areas(device: &Arc<SimDevice>, rule: Option<Mutation>) -> Areas {
         let (_, joint) = Joint::of(Arc::clone(device) as SharedDevice);
-        Areas::new(joint, AREA_BYTES, Handle::current(), Seam(pagetier_ssdcache::Seam(rule)))
+        Areas::new(
+            joint,
+            Claim::default(),
+            AREA_BYTES,
+            Handle::current(),
+            Seam(pagetier_ssdcache::Seam(rule)),
+        )
     }
 
     /// The manifest of save `no`: some sectors, each with its digit.

@@ -13,8 +13,8 @@ use super::slack::Slack;
 use super::tail;
 use crate::error::OpenError;
 use futures_util::FutureExt;
-use pagetier_devio::InFlight;
 use pagetier_devio::task::Boxed;
+use pagetier_devio::{InFlight, SharedDevice};
 use std::future::ready;
 use std::io;
 use std::path::PathBuf;
@@ -87,6 +87,14 @@ impl ManifestStore {
             Place::Directory { file, .. } => file.directory().path().to_owned(),
             Place::Volume(areas) => areas.device().name().into(),
             Place::Memory(_) => PathBuf::new(),
+        }
+    }
+
+    /// The HDD, if it has the manifest.
+    pub(crate) fn volume_device(&self) -> Option<&SharedDevice> {
+        match &self.place {
+            Place::Volume(areas) => Some(areas.device()),
+            Place::Directory { .. } | Place::Memory(_) => None,
         }
     }
 

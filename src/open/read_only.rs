@@ -16,7 +16,7 @@ use crate::store::devices::Used;
 use crate::store::page_store::PageStore;
 use crate::tenure::held_dir::At;
 use crate::tenure::lock::{FileLock, ReadLocks, owner_of};
-use pagetier_devio::{Joint, MemoryDevice, OpenOptions, OverlayDevice, Reap, SharedDevice};
+use pagetier_devio::{Claim, Joint, MemoryDevice, OpenOptions, OverlayDevice, Reap, SharedDevice};
 use pagetier_ssdcache::SsdMode;
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
@@ -124,7 +124,8 @@ impl Config {
             (Some(cell), ..) => Some(ManifestStore::memory(Arc::clone(cell))),
             (None, _, Some(hdd)) if self.options.manifest_on_hdd => {
                 let (_, joint) = Joint::of(hdd);
-                let areas = Areas::new(joint, self.options.manifest_bytes_max, Handle::current(), self.seam);
+                let (claim, bytes_max) = (Claim::default(), self.options.manifest_bytes_max);
+                let areas = Areas::new(joint, claim, bytes_max, Handle::current(), self.seam);
                 Some(ManifestStore::volume(areas))
             }
             (None, Some(held), _) if !self.options.manifest_on_hdd => {

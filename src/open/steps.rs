@@ -12,7 +12,7 @@ use crate::manifest::contents::Manifest;
 use crate::manifest::file::{FILE, ManifestFile, SPARE};
 use crate::manifest::id::{id_text, new_id};
 use crate::manifest::kept::ManifestStore;
-use crate::manifest::policy_file::Owner;
+use crate::manifest::policy_file;
 use crate::manifest::saver::Saver;
 use crate::manifest::superblock::{AREA_BYTES_MAX, AREA_UNIT};
 use crate::store::devices::Devices;
@@ -22,6 +22,7 @@ use crate::store::shared::Shared;
 use crate::store::unproved::InManifest;
 use crate::tenure::gate::Gate;
 use crate::tenure::held_dir::HeldDir;
+use crate::tenure::lease::{Lease, Owner};
 use crate::tenure::lock::{Leave, Tenure};
 use crate::volume::table::{SpaceInfo, Volume};
 use pagetier_bufpool::{Pool, PoolParams};
@@ -38,6 +39,9 @@ use pagetier_ssdcache::{Knowledge, Layout, OpenParams, RING_PAGES_MAX, SsdMode, 
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
+
+/// The shortest lease in milliseconds: its renewals are reads of the HDD.
+const LEASE_MS_MIN: u64 = 100;
 
 /// How long a failed opening waits for its operations in flight.
 const LEAVE_MAX: Duration = Duration::from_secs(30);
@@ -147,11 +151,12 @@ impl Builder {
             // Now recovery has told which pages the SSD has, and the true ends can be found (I23).
             config.find_space_ends(&volume, &counted, &tier, &hdd, page_size, seed).await?;
         }
+        let lease = config.lease(&manifests, &hdd, &meta, &tenure).await?;
         let policy = config.frame_policy(params.frames, costs);
         let gate = Gate::new(gate, tenure.present());
         let pool = Pool::start(params, policy, Arc::clone(&tier), Some(Arc::clone(&gate) as _))?;
         tier.set_redo_from(Box::new(pool.redo_source()));
-        let shared = Shared::start(pool, tier, volume, meta, hdd, devices, costs, gate);
+        let shared = Shared::start(pool, tier, volume, meta, hdd, devices, costs, gate, lease);
         shared.log_opening();
         Ok(PageStore::new(leave, shared))
     }
@@ -205,6 +210,9 @@ impl Builder {
             );
         }
         self.check_manifest_place()?;
+        if (1..LEASE_MS_MIN).contains(&options.lease_ms) {
+            return bad("lease_ms", format!("{} is neither 0 nor at least {LEASE_MS_MIN}", options.lease_ms));
+        }
         if self.config.memory.is_some() && self.config.hdd_device.is_none() {
             return bad("in_memory", "a store in memory needs its HDD as a ready-made device".into());
         }
@@ -221,8 +229,10 @@ impl Devices {
         let (hdd, joint) = Joint::of(hdd);
         // Not behind the fence: a save keeps the locks until it ends, and that a flush failed must be
         // recorded even when the store was dropped meanwhile (I14). No save begins after the drop (I18).
-        let areas = Areas::new(joint, manifest_bytes_max, Handle::current(), self.config.seam);
-        Ok((Arc::new(ManifestStore::volume(areas)), Some(self.tenure.guard(hdd))))
+        let hdd = self.tenure.guard(hdd);
+        let claim = hdd.claim().unwrap_or_default();
+        let areas = Areas::new(joint, claim, manifest_bytes_max, Handle::current(), self.config.seam);
+        Ok((Arc::new(ManifestStore::volume(areas)), Some(hdd)))
     }
 
     /// The HDD, unless it is open already.
@@ -515,7 +525,7 @@ impl Config {
         tenure: &Tenure,
     ) -> Option<Knowledge> {
         // After any other end the pages on the SSD may be others than the policy knew.
-        let owner = Owner::of(manifest, slots, self.options.ssd_policy).filter(|_| was_clean)?;
+        let owner = policy_file::Owner::of(manifest, slots, self.options.ssd_policy).filter(|_| was_clean)?;
         let (file, present) = (self.policy_file()?, tenure.present());
         let waits = !file.is_in_memory();
         let tell = move |policy: &mut dyn SlotPolicy| {
@@ -524,6 +534,22 @@ impl Config {
             drop(present);
         };
         Some(Knowledge { tell: Box::new(tell), waits })
+    }
+
+    /// Begins the lease of a store that another machine can open.
+    async fn lease(
+        &self,
+        manifests: &ManifestStore,
+        hdd: &SharedDevice,
+        meta: &ManifestState,
+        tenure: &Tenure,
+    ) -> Result<Option<Lease>, DeviceError> {
+        let length = Duration::from_millis(self.options.lease_ms);
+        let Some(device) = manifests.volume_device().filter(|_| !length.is_zero()) else { return Ok(None) };
+        let Manifest { store, epoch, .. } = &meta.manifest;
+        let claim = hdd.claim().unwrap_or_default();
+        let owner = Owner { device: Arc::clone(device), claim, store: store.clone(), epoch: *epoch };
+        Lease::begin(owner, length, tenure.present()).await.map(Some)
     }
 
     fn frame_policy(&self, frames: usize, costs: Costs) -> Box<dyn FramePolicy> {

@@ -11,6 +11,7 @@ use crate::manifest::log_record::LogRecord;
 use crate::manifest::only_copies::OnlyCopies;
 use crate::tenure::ending::Ending;
 use crate::tenure::gate::Gate;
+use crate::tenure::lease::Lease;
 use crate::volume::loss::SsdLoss;
 use crate::volume::space_hints::AllHints;
 use crate::volume::table::Volume;
@@ -49,6 +50,7 @@ pub(crate) struct Shared {
     pub(crate) ssd_change: Mutex<()>,
     pub(crate) ending: Ending,
     pub(crate) gate: Arc<Gate>,
+    pub(crate) lease: parking_lot::Mutex<Option<Lease>>,
     pub(crate) hot: HotKept,
     /// Whether the low-room alarm is raised.
     pub(crate) room_alarm: AtomicBool,
@@ -115,6 +117,7 @@ impl Shared {
         devices: Devices,
         costs: Costs,
         gate: Arc<Gate>,
+        lease: Option<Lease>,
     ) -> Arc<Self> {
         let cost_points = devices.config.options.online_costs;
         let shared = Arc::new(Self {
@@ -137,6 +140,7 @@ impl Shared {
             ssd_change: Mutex::new(Rank::SsdChange, ()),
             ending: Ending::default(),
             gate,
+            lease: parking_lot::Mutex::new(lease),
             hot: HotKept::default(),
             room_alarm: AtomicBool::default(),
             #[cfg(feature = "metrics")]

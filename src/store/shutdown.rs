@@ -29,6 +29,9 @@ pub(super) fn end(shared: Arc<Shared>, tenure: Arc<Tenure>) -> Boxed<'static, Re
         shared.gate.release();
         // Even after a failure: the store is closed then as by a crash, and its locks must not stay.
         let vacated = tenure.leave();
+        if let Some(lease) = shared.lease.lock().take() {
+            lease.end();
+        }
         drop(change);
         drop(operations);
         drop(shared);

@@ -73,14 +73,20 @@ mod tests {
     use crate::manifest::slack::Slack;
     use crate::seam::Seam;
     use crate::tenure::lock::ReadLocks;
-    use pagetier_devio::{Fault, FaultEffect, IoOp, Joint, SharedDevice, SimDevice, SimPower};
+    use pagetier_devio::{Claim, Fault, FaultEffect, IoOp, Joint, SharedDevice, SimDevice, SimPower};
     use pagetier_page::PageSize;
     use std::time::Duration;
     use tokio::runtime::Handle;
 
     fn on(device: &Arc<SimDevice>) -> Arc<ManifestStore> {
         let (_, joint) = Joint::of(Arc::clone(device) as SharedDevice);
-        Arc::new(ManifestStore::volume(Areas::new(joint, 64 << 10, Handle::current(), Seam::default())))
+        Arc::new(ManifestStore::volume(Areas::new(
+            joint,
+            Claim::default(),
+            64 << 10,
+            Handle::current(),
+            Seam::default(),
+        )))
     }
 
     fn device() -> Arc<SimDevice> {

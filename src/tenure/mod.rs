@@ -7,4 +7,5 @@
 pub(crate) mod ending;
 pub(crate) mod gate;
 pub(crate) mod held_dir;
+pub(crate) mod lease;
 pub(crate) mod lock;

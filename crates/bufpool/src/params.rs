@@ -41,7 +41,7 @@ pub struct PoolParams {
 }
 
 /// What [`PoolError::Fenced`] says.
-pub const FENCED: &str = "another owner has taken the volume over";
+pub const FENCED: &str = "another owner has the volume, or may have it";
 
 /// The memory per frame besides its page, in bytes: its metadata, and at most four heads of chains in the
 /// page table.
@@ -204,7 +204,7 @@ pub enum PoolError {
         /// The id of the process that opened the pool.
         opened_by: u32,
     },
-    /// Another owner has taken the pages' volume over: what is in memory is outdated.
+    /// Another owner has taken the pages' volume over, or may have: what is in memory may be outdated.
     #[error("{FENCED}")]
     Fenced,
     /// The pool was shut down.

@@ -3,6 +3,7 @@
 use crate::check::{Spot, refused, total_len};
 use crate::device::IoBufs;
 use crate::spans::Operation;
+use crate::task::Boxed;
 use crate::{
     Claim, DataSearch, Device, DeviceError, DeviceErrorKind, DeviceStats, DoneFuture, IoClass, IoFuture,
     IoOp, Occupancy, Owner, RecentCosts, SharedDevice,
@@ -33,7 +34,7 @@ impl Fence {
     /// Puts `device` behind the fence.
     #[must_use]
     pub fn guard(&self, device: SharedDevice) -> SharedDevice {
-        let claim = device.claim().unwrap_or_default();
+        let claim = device.claim().unwrap_or_default().of_user();
         Arc::new(FencedDevice { fence: self.clone(), inner: device, claim })
     }
 
@@ -58,8 +59,9 @@ impl Fence {
     }
 }
 
-/// A device behind a fence.
-#[derive(Debug)]
+/// A device behind a fence. Operations wait while its claim has lapsed: nothing may be written, or read,
+/// before it is certain that no other owner has.
+#[derive(Clone, Debug)]
 struct FencedDevice {
     fence: Fence,
     inner: SharedDevice,
@@ -70,8 +72,8 @@ impl FencedDevice {
     fn closed(&self, op: IoOp, offset: u64, len: u64) -> DeviceError {
         let owner = &self.fence.owner;
         let kind = match owner.is_here() {
-            true if self.claim.holds() => DeviceErrorKind::Closed,
-            true => DeviceErrorKind::Fenced,
+            true if !self.claim.holds() => DeviceErrorKind::Fenced,
+            true => DeviceErrorKind::Closed,
             false => owner.refusal(),
         };
         Spot { op, offset, len }.error(&Arc::from(self.inner.name()), kind)
@@ -92,44 +94,63 @@ impl FencedDevice {
         class: IoClass,
         offset: u64,
         bufs: IoBufs,
-        start: impl FnOnce(&dyn Device, IoBufs) -> IoFuture,
+        start: impl FnOnce(&dyn Device, IoBufs) -> IoFuture + Send + 'static,
     ) -> IoFuture {
         // The span begins here, at the outermost device of a store, so that it includes a refusal.
         let operation = self.operation(op, class, offset, total_len(&bufs));
-        let start = || {
+        let begin = move |this: &Self| {
             let mut bufs = Some(bufs);
             // The fence is held only for the start. Once started, an operation is counted as in flight,
             // and a leaving store waits for that count.
-            let started = self.while_owned(|| start(&*self.inner, bufs.take().unwrap_or_default()));
+            let started = this.while_owned(|| start(&*this.inner, bufs.take().unwrap_or_default()));
             started.unwrap_or_else(|| {
                 let bufs = bufs.unwrap_or_default();
-                let error = self.closed(op, offset, total_len(&bufs));
+                let error = this.closed(op, offset, total_len(&bufs));
                 refused(bufs, error)
             })
         };
-        operation.run(start, |done| &done.result)
+        operation.run(|| self.once_confirmed(begin), |done| &done.result)
     }
 
     /// Starts an operation without buffers.
-    fn start(&self, operation: Operation<'_>, start: impl FnOnce(&dyn Device) -> DoneFuture) -> DoneFuture {
+    fn start(
+        &self,
+        operation: Operation<'_>,
+        start: impl FnOnce(&dyn Device) -> DoneFuture + Send + 'static,
+    ) -> DoneFuture {
         let (op, offset, len) = (operation.op, operation.offset, operation.bytes);
-        let start = || {
-            let started = self.while_owned(|| start(&*self.inner));
-            started.unwrap_or_else(|| Box::pin(ready(Err(self.closed(op, offset, len)))))
+        let begin = move |this: &Self| {
+            let started = this.while_owned(|| start(&*this.inner));
+            started.unwrap_or_else(|| Box::pin(ready(Err(this.closed(op, offset, len)))))
         };
-        operation.run(start, |result| result)
+        operation.run(|| self.once_confirmed(begin), |result| result)
+    }
+
+    /// Starts an operation at once, or once a claim that has lapsed is renewed or ends.
+    fn once_confirmed<T: Send + 'static>(
+        &self,
+        begin: impl FnOnce(&Self) -> Boxed<'static, T> + Send + 'static,
+    ) -> Boxed<'static, T> {
+        if !self.claim.has_lapsed() {
+            return begin(self);
+        }
+        let this = self.clone();
+        Box::pin(async move {
+            this.claim.confirmed().await;
+            begin(&this).await
+        })
     }
 }
 
 impl Device for FencedDevice {
     fn read(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
-        self.transfer(IoOp::Read, class, offset, bufs, |inner, bufs| inner.read(offset, bufs, class))
+        self.transfer(IoOp::Read, class, offset, bufs, move |inner, bufs| inner.read(offset, bufs, class))
     }
 
     fn write(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
         let change = self.inner.occupancy().change();
-        let written =
-            self.transfer(IoOp::Write, class, offset, bufs, |inner, bufs| inner.write(offset, bufs, class));
+        let written = self
+            .transfer(IoOp::Write, class, offset, bufs, move |inner, bufs| inner.write(offset, bufs, class));
         Box::pin(async move {
             let done = written.await;
             change.end();
@@ -138,7 +159,7 @@ impl Device for FencedDevice {
     }
 
     fn flush(&self, class: IoClass) -> DoneFuture {
-        self.start(self.operation(IoOp::Flush, class, 0, 0), |inner| inner.flush(class))
+        self.start(self.operation(IoOp::Flush, class, 0, 0), move |inner| inner.flush(class))
     }
 
     fn settled(&self) -> Option<u64> {
@@ -163,7 +184,7 @@ impl Device for FencedDevice {
     fn discard(&self, offset: u64, len: u64) -> DoneFuture {
         let operation = self.operation(IoOp::Discard, IoClass::Meta, offset, len);
         let change = self.inner.occupancy().change();
-        let discarded = self.start(operation, |inner| inner.discard(offset, len));
+        let discarded = self.start(operation, move |inner| inner.discard(offset, len));
         Box::pin(async move {
             let done = discarded.await;
             change.end();

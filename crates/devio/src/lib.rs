@@ -61,7 +61,7 @@ mod uring_ring;
 
 pub use buf::{BUF_ALIGN, IoBuf};
 pub use causes::Causes;
-pub use claim::{Claim, OnEnd};
+pub use claim::{Claim, OnChange};
 pub use class::IoClass;
 pub use device::{
     Completion, DataSearch, Device, DeviceError, DeviceErrorKind, DoneFuture, IoBufs, IoFuture, IoOp,
@@ -80,6 +80,8 @@ pub use overlay::{Overlay, OverlayDevice};
 pub use owner::Owner;
 pub use recent::{COST_POINTS, RecentCost, RecentCosts};
 #[cfg(feature = "sim")]
-pub use sim::{Fault, FaultEffect, FileFault, FlushFailure, SimDevice, SimFiles, SimMoment, SimPower};
+pub use sim::{
+    Fault, FaultEffect, FileFault, FlushFailure, SimDevice, SimFiles, SimMoment, SimPower, SimSeat,
+};
 pub use stats::{ClassStats, DeviceStats, DirStats, ErrorCounts, RetryCounts};
 pub use uring_reap::Reap;

@@ -78,6 +78,12 @@ pub enum SsdEvent {
         /// The number of dropped events.
         events: u64,
     },
+    /// The HDD does not confirm in time that no other machine has taken it over, or does so again. In between
+    /// the store serves no page.
+    OwnerUnconfirmed {
+        /// False: the store serves pages again.
+        unconfirmed: bool,
+    },
     /// The only copy of a page's newest version turned out to be lost or damaged.
     Lost {
         /// The page, which reads as an error until it is written again or redone.

@@ -71,6 +71,10 @@ pub enum WalError {
         /// The id of the process that opened the log.
         opened_by: u32,
     },
+    /// Another machine has taken over the store that the log belongs to, or may have
+    /// ([`pagetier::Builder::lease`]): nothing was written. Without another owner a later call may succeed.
+    #[error("another owner has the store, or may have it")]
+    Fenced,
     /// A store was opened with the log's gate, and [`recover`](crate::recover) has not completed: the record
     /// would follow what redo has yet to read, in a log that the store has not recorded.
     #[error("the store was opened with this log, and is to be recovered before anything changes")]
@@ -118,7 +122,7 @@ impl WalError {
             Self::Full { cause } => cause.as_ref().map_or(Advice::Retry, |error| error.advice()),
             Self::TooLong { .. } => Advice::FixConfiguration,
             Self::Unrecorded(error) => error.advice(),
-            Self::NotRecovered | Self::ReadOnly | Self::Stopped => Advice::Reopen,
+            Self::NotRecovered | Self::ReadOnly | Self::Stopped | Self::Fenced => Advice::Reopen,
             Self::Forked { .. } => Advice::Bug,
         }
     }

@@ -808,6 +808,10 @@ impl Shared {
         let segment_bytes = segments.usual_bytes(self.options.segment_bytes());
         let most = usize::try_from(segments.room()).unwrap_or(usize::MAX);
         while !writing.is_empty() {
+            // Another owner's log may be where this would be written.
+            if self.store.lock().upgrade().is_some_and(|store| !store.is_owner()) {
+                return Err(WalError::Fenced);
+            }
             let start = end - writing.len() as u64;
             let chunk = record::whole_records(writing, segment_bytes as usize, most);
             record::begin_batch(&mut writing[..chunk]);

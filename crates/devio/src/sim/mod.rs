@@ -17,11 +17,13 @@ mod fault;
 mod files;
 mod moment;
 mod power;
+mod seat;
 
 pub use fault::{Fault, FaultEffect, FlushFailure};
 pub use files::{FileFault, SimFiles};
 pub use moment::SimMoment;
 pub use power::SimPower;
+pub use seat::SimSeat;
 
 use self::cache::{Cache, SECTOR};
 use crate::check::{Spot, check, check_range, total_len};
@@ -121,7 +123,7 @@ impl SimDevice {
         let rng = SmallRng::seed_from_u64(seed);
         let flush_failure = FlushFailure::default();
         let (faults, ops, grows, present, blocked) = (Vec::new(), 0, 0, true, None);
-        let claim = Claim::default();
+        let claim = Claim::in_tokio_time();
         let state = State { cache, extent, flush_failure, rng, faults, ops, grows, present, blocked, claim };
         let (meter, power, state) = (Meter::new(name), power.clone(), Mutex::new(state));
         let shared = Arc::new(Shared { meter, power, state });
@@ -543,9 +545,9 @@ impl Device for SimDevice {
     /// That of the device's present owner, who opens it.
     fn claim(&self) -> Option<Claim> {
         let mut state = self.shared.state.lock();
-        if !state.claim.holds() {
+        if state.claim.has_ended() {
             // Of another owner than the one that was fenced.
-            state.claim = Claim::default();
+            state.claim = Claim::in_tokio_time();
         }
         Some(state.claim.clone())
     }

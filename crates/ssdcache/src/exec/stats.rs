@@ -84,7 +84,7 @@ impl SsdTier {
             memory_bytes: slots.memory_bytes() as u64,
             write_budget: self.core.budget_stats(),
             ssd_error: ssd_error.clone(),
-            refusing: self.core.refusing.cause(),
+            refusing: self.core.refused_now(),
         }
     }
 }

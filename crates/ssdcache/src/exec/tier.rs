@@ -9,7 +9,7 @@ use crate::protocol::slots::Slots;
 use crate::remember::Flushed;
 use pagetier_bufpool::{DirtyPage, Displaced, FENCED, Fetched, Tier, TierError, WrittenPage};
 use pagetier_devio::task::{self, Boxed};
-use pagetier_devio::{Claim, IoBuf, IoClass, OnEnd, SharedDevice};
+use pagetier_devio::{Claim, IoBuf, IoClass, OnChange, SharedDevice};
 use pagetier_page::{Lsn, PageId, SpaceId, Stamp};
 use pagetier_policy::ssd::NoSsd;
 use pagetier_policy::{Access, Costs, Location, Millis, SlotPolicy};
@@ -58,8 +58,8 @@ impl SsdTier {
         Box::pin(async move {
             let (core, recovery) = open(params).await?;
             let core = Arc::new(core);
-            let listener: Weak<dyn OnEnd> = Arc::downgrade(&(Arc::clone(&core) as Arc<dyn OnEnd>));
-            core.claim.on_end(listener);
+            let listener: Weak<dyn OnChange> = Arc::downgrade(&(Arc::clone(&core) as Arc<dyn OnChange>));
+            core.claim.on_change(listener);
             let maintenance = task::spawn(&Handle::current(), maintenance::run(Arc::clone(&core)));
             Ok(Self { core, maintenance: Mutex::new(Some(maintenance)), recovery })
         })
@@ -247,7 +247,7 @@ impl SsdTier {
     /// Why writes are refused at present.
     #[must_use]
     pub fn refusing(&self) -> Option<Arc<str>> {
-        self.core.refusing.cause()
+        self.core.refused_now()
     }
 
     /// Flushes the HDD, which makes home writes and its size durable. Cancel-safe.
@@ -433,13 +433,30 @@ impl Tier for SsdTier {
     }
 }
 
-impl OnEnd for Core {
+/// Why nothing is served while the claim has lapsed.
+const UNCONFIRMED: &str = "its HDD does not confirm in time that no other owner has it";
+
+impl OnChange for Core {
     fn ended(&self) {
         self.refuse(FENCED, false);
+    }
+
+    fn lapsed(&self, lapsed: bool) {
+        match lapsed {
+            true => tracing::warn!("the store serves no page: {UNCONFIRMED}"),
+            false => tracing::info!("the store owns its HDD still, and serves pages again"),
+        }
+        self.event(SsdEvent::OwnerUnconfirmed { unconfirmed: lapsed });
     }
 }
 
 impl Core {
+    /// Why writes are refused, for good or at this moment.
+    pub(crate) fn refused_now(&self) -> Option<Arc<str>> {
+        let unconfirmed = || self.claim.has_lapsed().then(|| Arc::from(UNCONFIRMED));
+        self.refusing.cause().or_else(unconfirmed)
+    }
+
     /// See [`Tier::discarded`].
     pub(crate) fn discarded(&self, page: PageId) -> bool {
         let mut state = self.state.lock();
