@@ -179,14 +179,14 @@ impl Db {
 
     async fn admit(&self) -> Result<(), WalError> {
         match self {
-            Self::Tasks(db) => db.admit(ENDS).await,
+            Self::Tasks(db) => LoggedStore::admit(db, ENDS).await,
             Self::Threads(db) => db.admit(ENDS),
         }
     }
 
     async fn commit(&self, change: MiniTx<'_, PageMut<'_>>) -> Result<(), WalError> {
         match self {
-            Self::Tasks(db) => db.commit(change).await,
+            Self::Tasks(db) => LoggedStore::commit(db, change).await,
             Self::Threads(db) => db.commit(change),
         }
         .map(drop)
@@ -194,7 +194,7 @@ impl Db {
 
     async fn checkpoint(&self) -> Result<(), CheckpointError> {
         match self {
-            Self::Tasks(db) => db.checkpoint().await,
+            Self::Tasks(db) => LoggedStore::checkpoint(db).await,
             Self::Threads(db) => db.checkpoint(),
         }
     }
