@@ -1,7 +1,9 @@
 //! An owner whose volume another one has taken over: it serves nothing, and says so.
 
 use crate::fixture::{Fixture, PAGE, POOL_BYTES, RING_PAGES, SSD_PAGES, grown, read, write};
-use pagetier::{Builder, DrainOptions, Error, OpenError, PageId, PageSize, PageStore, SpaceId, SsdEvent, SsdMode};
+use pagetier::{
+    Builder, DrainOptions, Error, OpenError, PageId, PageSize, PageStore, SpaceId, SsdEvent, SsdMode,
+};
 use pagetier_devio::{Fault, FaultEffect, SharedDevice, SimDevice, SimPower, SimSeat};
 use std::sync::Arc;
 use std::time::Duration;

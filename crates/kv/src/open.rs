@@ -51,6 +51,9 @@ impl Kv {
         let mut builder = PageStore::builder().directory(&pages).create(options.create);
         builder = builder.pool_bytes(options.pool_bytes);
         builder = builder.accept_ssd_loss(options.accept_ssd_loss).accept_log_loss(options.accept_log_loss);
+        if let Some(length) = options.lease {
+            builder = builder.lease(length);
+        }
         let ssd = options.ssd.clone().unwrap_or_else(|| pages.join("ssd.cache"));
         let gone = options.accept_ssd_loss && !wal.is_new() && !ssd.exists();
         if let Some(bytes) = options.ssd_bytes.or(gone.then_some(0)) {

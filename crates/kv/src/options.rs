@@ -23,6 +23,7 @@ pub struct Options {
     pub(crate) accept_log_loss: bool,
     pub(crate) control_socket: bool,
     pub(crate) stall_max: Duration,
+    pub(crate) lease: Option<Duration>,
 }
 
 impl Options {
@@ -44,6 +45,7 @@ impl Options {
             accept_log_loss: false,
             control_socket: false,
             stall_max: Duration::from_secs(30),
+            lease: None,
         }
     }
 
@@ -116,6 +118,13 @@ impl Options {
     /// is not set, or with a blank one in its place. Default: no.
     pub fn accept_ssd_loss(mut self, accept: bool) -> Self {
         self.accept_ssd_loss = accept;
+        self
+    }
+
+    /// How long a store whose homes are a device serves pages after it last made sure that it owns them: see
+    /// [`pagetier::Builder::lease`]. Default: 10 s.
+    pub fn lease(mut self, length: Duration) -> Self {
+        self.lease = Some(length);
         self
     }
 

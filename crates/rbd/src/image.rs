@@ -236,15 +236,27 @@ impl Image {
         }
     }
 
-    /// Notes this process as the owner, for the message that a second opener gets.
+    /// Notes this process as the owner, for the message that a second opener gets. In a thread of its own:
+    /// the cluster tells all who have the image open, and waits for a former owner that was stopped.
     fn say_who_owns(&self) {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let owner = format!("process {} on {}", std::process::id(), host.trim());
         let Ok(owner) = c_string(&owner) else { return };
-        // SAFETY: an open image and two strings.
-        let noted = unsafe { rbd::rbd_metadata_set(self.handle, OWNER_KEY.as_ptr(), owner.as_ptr()) };
-        if let Err(error) = checked(noted) {
-            // A convenience: the lock itself is held.
+        let image = Noting { handle: self.handle, name: self.name.clone(), flight: Arc::clone(&self.flight) };
+        // Closing the image waits for it, as for an operation.
+        self.flight.begin();
+        let note = move || {
+            // The whole of it: a part of a raw handle cannot be sent.
+            let image = image;
+            // SAFETY: an open image, which is closed once nothing is in flight, and two strings.
+            let noted = unsafe { rbd::rbd_metadata_set(image.handle, OWNER_KEY.as_ptr(), owner.as_ptr()) };
+            if let Err(error) = checked(noted) {
+                // A convenience: the lock itself is held.
+                tracing::debug!(image = %image.name, %error, "the owner's name could not be noted");
+            }
+        };
+        let spawned = std::thread::Builder::new().name("pagetier-rbd-note".into()).spawn(note);
+        if let Err(error) = spawned {
             tracing::debug!(image = %self.name, %error, "the owner's name could not be noted");
         }
     }
@@ -269,6 +281,22 @@ impl Drop for Image {
             // The closure, and with it the image, was dropped in this thread.
             tracing::debug!(%error, "an image was closed in the thread that dropped it");
         }
+    }
+}
+
+/// An image on which a note is in flight; it ends when this is dropped.
+struct Noting {
+    handle: rbd::rbd_image_t,
+    name: String,
+    flight: Arc<Flight>,
+}
+
+// SAFETY: as for `Image`.
+unsafe impl Send for Noting {}
+
+impl Drop for Noting {
+    fn drop(&mut self) {
+        self.flight.end();
     }
 }
 

@@ -6,3 +6,4 @@ mod frozen;
 mod full_disk;
 mod readmission;
 mod right_log;
+mod taken_over;

@@ -54,9 +54,13 @@ pub(crate) struct Cli {
     /// A device for the log, such as rbd:POOL/IMAGE; by default the log is in the directory
     #[arg(long, value_name = "DEVICE", global = true)]
     log_device: Option<String>,
-    /// Take the devices of --hdd and --log-device over from the store that has them: it can write no more
-    #[arg(long, global = true)]
+    /// Take the devices of --hdd and --log-device over from the store that has them: it can write no more.
+    /// The SSD of its machine is lost, so --accept-ssd-loss is needed, too
+    #[arg(long, requires = "accept_ssd_loss", conflicts_with = "create_devices", global = true)]
     take_over: bool,
+    /// Create the devices of --hdd and --log-device that are missing
+    #[arg(long, global = true)]
+    create_devices: bool,
     /// The maximum log that a recovery must read, in MiB or with a unit
     #[arg(long, default_value_t = 64, value_parser = mib::<16>, global = true)]
     log_mib: u64,
@@ -203,10 +207,12 @@ impl Cli {
         Some(format!("the store has no SSD, and the options do not put one into use; `{verb}` does"))
     }
 
-    /// The device of that name, if it is neither a file nor a block device. A new one has `new_bytes`.
+    /// The device of that name, if it is neither a file nor a block device. A new one, which only
+    /// `--create-devices` makes, has `new_bytes`.
     fn device(&self, name: &str, new_bytes: u64, open: OpenDevice) -> Result<Option<SharedDevice>, Failure> {
         // A path with a colon is told from a device by its slash before it.
         let is_device = name.split_once(':').is_some_and(|(kind, _)| !kind.is_empty() && !kind.contains('/'));
+        let new_bytes = self.create_devices.then_some(new_bytes);
         let asked = AskedDevice { name: name.to_owned(), take_over: self.take_over, new_bytes };
         is_device.then(|| open(&asked)).transpose()
     }

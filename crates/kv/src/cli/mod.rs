@@ -26,8 +26,8 @@ pub struct AskedDevice {
     pub name: String,
     /// Whether to take it over from another owner.
     pub take_over: bool,
-    /// The size with which to create it if it is missing, in bytes.
-    pub new_bytes: u64,
+    /// The size with which to create it if it is missing, in bytes; `None`: it must exist.
+    pub new_bytes: Option<u64>,
 }
 
 /// Opens a device of the command line.

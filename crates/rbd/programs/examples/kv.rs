@@ -1,5 +1,5 @@
-//! `kv` with homes and log on Ceph: `--home rbd:POOL/IMAGE --log-device rbd:POOL/IMAGE`. Images that are
-//! missing are created. `-- --help` lists all options.
+//! `kv` with homes and log on Ceph: `--home rbd:POOL/IMAGE --log-device rbd:POOL/IMAGE`, which
+//! `--create-devices` creates. `-- --help` lists all options.
 
 mod devices;
 

@@ -6,7 +6,7 @@ mod devices;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let code = pagetier_tpcc::main(|name, new_bytes| devices::open(name, false, new_bytes));
+    let code = pagetier_tpcc::main(|name, new_bytes| devices::open(name, false, Some(new_bytes)));
     devices::close();
     code
 }

@@ -11,7 +11,13 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// How long an owner serves what it has read once before it asks again whether it is one.
+const LEASE: Duration = Duration::from_secs(2);
+
+/// The number of the newest batch, which each owner writes and reads.
+const NEWEST: &[u8] = b"newest";
 
 /// How many keys an owner reads back besides checking the whole tree.
 const READ_BACK: u64 = 2_000;
@@ -22,6 +28,18 @@ fn key(no: u64) -> [u8; 8] {
 
 fn value(no: u64) -> Vec<u8> {
     no.to_le_bytes().repeat(1 + no as usize % 40)
+}
+
+/// Milliseconds of a clock that the processes of a machine share.
+fn now_ms() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
+}
+
+/// The two numbers of a line.
+fn two(said: &str) -> (u64, u64) {
+    let (one, other) = said.split_once(' ').unwrap();
+    (one.parse().unwrap(), other.parse().unwrap())
 }
 
 async fn taken(cluster: &Cluster, name: &str) -> RbdDevice {
@@ -38,20 +56,36 @@ async fn an_owner_of_its_own() {
     let [homes, log, dir, acknowledged] = told.split(' ').collect::<Vec<_>>()[..] else { panic!("{told}") };
     let acknowledged: u64 = acknowledged.parse().unwrap();
     let cluster = Cluster::connect(ConnectOptions::default()).await.unwrap();
+    let begun = Instant::now();
     let (homes, log) = (taken(&cluster, homes).await, taken(&cluster, log).await);
+    let took = begun.elapsed();
     let options = Options::new(dir).hdd_device(Arc::new(homes)).log_device(Arc::new(log));
-    let options = options.ssd_bytes(16 << 20).pool_bytes(6 << 20).log_bytes(8 << 20).accept_ssd_loss(true);
+    let options = options.ssd_bytes(16 << 20).pool_bytes(6 << 20).log_bytes(8 << 20).accept_ssd_loss(true).lease(LEASE);
     let kv = Arc::new(Kv::open(&options).await.unwrap());
+    println!("\nopened {} {}", took.as_millis(), begun.elapsed().as_millis());
     let report = kv.check(|_, _| ()).await.unwrap();
     assert_eq!(report.problems, 0, "{:?}", report.listed);
     // One more may be there than was heard of.
-    assert!(report.entries >= acknowledged, "{} of {acknowledged}", report.entries);
+    let entries = report.entries.saturating_sub(1);
+    assert!(entries >= acknowledged, "{entries} of {acknowledged}");
     for no in acknowledged.saturating_sub(READ_BACK)..acknowledged {
         assert_eq!(kv.get(&key(no)).await.unwrap(), Some(value(no)), "key {no} of {acknowledged}");
     }
     // The harness has not ended its line.
-    println!("\nsound {}", report.entries);
+    println!("\nsound {entries}");
     let next = AtomicU64::new(acknowledged);
+    let reads = Arc::clone(&kv);
+    tokio::spawn(async move {
+        // Until it is refused. The time is that before the answer was known.
+        loop {
+            let at = now_ms();
+            let Ok(newest) = reads.get(NEWEST).await else { break };
+            if let Some(newest) = newest {
+                println!("read {} {at}", u64::from_le_bytes(newest.try_into().unwrap()));
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
     loop {
         // Group commit: a batch of tasks, acknowledged together.
         let from = next.load(Ordering::Relaxed);
@@ -59,7 +93,10 @@ async fn an_owner_of_its_own() {
             let kv = Arc::clone(&kv);
             tokio::spawn(async move { kv.put(&key(no), &value(no)).await })
         });
-        for put in puts.collect::<Vec<_>>() {
+        let mut puts: Vec<_> = puts.collect();
+        let reads = Arc::clone(&kv);
+        puts.push(tokio::spawn(async move { reads.put(NEWEST, &(from + 32).to_le_bytes()).await }));
+        for put in puts {
             if let Err(error) = put.await.unwrap() {
                 println!("refused {error:?}");
                 eprintln!("refused {error}");
@@ -70,7 +107,7 @@ async fn an_owner_of_its_own() {
             }
         }
         next.fetch_add(32, Ordering::Relaxed);
-        println!("has {}", from + 32);
+        println!("has {} {}", from + 32, now_ms());
     }
 }
 
@@ -165,7 +202,7 @@ async fn what_a_killed_owner_acknowledged_is_there_after_a_takeover() {
         }
         tokio::time::sleep(Duration::from_millis(rng.random_range(50..2_500))).await;
         owner.signal("-KILL");
-        acknowledged = owner.last("has ").map_or(acknowledged, |no| no.parse().unwrap());
+        acknowledged = owner.last("has ").map_or(acknowledged, |said| two(&said).0);
         say(&format!("killed {round}: {}, {acknowledged} keys", if begun { "open" } else { "opening" }));
     }
     let mut last = Owner::start(&homes, &log, acknowledged);
@@ -173,7 +210,8 @@ async fn what_a_killed_owner_acknowledged_is_there_after_a_takeover() {
     println!("{takeovers} takeovers, {acknowledged} keys");
 }
 
-/// The owner stops, as a machine that hangs does, and resumes when another has taken the store over.
+/// The owner stops, as a machine that hangs does, and resumes when another has taken the store over: while it
+/// is banned, or after an operator has lifted the bans.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_owner_that_resumes_after_a_takeover_writes_nothing_more() {
     let Some([homes, log]) = images("stopped").await else { return };
@@ -181,20 +219,35 @@ async fn an_owner_that_resumes_after_a_takeover_writes_nothing_more() {
     let mut acknowledged = 0;
     let mut owner = Owner::start(&homes, &log, acknowledged);
     owner.wait_for("sound");
+    let (mut opened, mut first) = (Vec::new(), Vec::new());
     for round in 1..=rounds() {
         tokio::time::sleep(Duration::from_millis(rng.random_range(50..2_000))).await;
         owner.signal("-STOP");
         // What it has said is in the pipe, which ends when the process does.
+        let begun = Instant::now();
         let mut next = Owner::start(&homes, &log, acknowledged);
+        opened.push(two(&next.wait_for("opened")).0);
         let there: u64 = next.wait_for("sound").parse().unwrap();
+        let (newest, newest_at) = two(&next.wait_for("has"));
+        first.push(begun.elapsed().as_millis());
         tokio::time::sleep(Duration::from_millis(rng.random_range(0..500))).await;
+        let lifts = round % 4 == 0;
+        if lifts {
+            let cleared = Command::new("ceph").args(["osd", "blocklist", "clear"]).output().unwrap();
+            assert!(cleared.status.success(), "{cleared:?}");
+        }
         owner.signal("-CONT");
         let (mut heard, mut is_refused) = (acknowledged, false);
         let mut line = String::new();
         while owner.says.read_line(&mut line).unwrap() > 0 {
             let said = line.trim();
-            if let Some(no) = said.strip_prefix("has ") {
-                heard = no.parse().unwrap();
+            if let Some(said) = said.strip_prefix("has ") {
+                heard = two(said).0;
+            }
+            if let Some(said) = said.strip_prefix("read ") {
+                let (read, at) = two(said);
+                let limit = newest_at + LEASE.as_millis() as u64;
+                assert!(read >= newest || at <= limit, "{read} was read {} ms after the lease", at - limit);
             }
             is_refused |= said.starts_with("refused");
             assert_ne!(said, "ended false", "a fenced store took a change");
@@ -204,10 +257,15 @@ async fn an_owner_that_resumes_after_a_takeover_writes_nothing_more() {
         // Every key that the old owner ever acknowledged was there when the new one opened.
         assert!(heard <= there, "{heard} were acknowledged, {there} are there");
         acknowledged = there - there % 32;
-        say(&format!("stopped and resumed {round}: refused, {there} keys"));
+        let ban = if lifts { ", its ban lifted" } else { "" };
+        say(&format!("stopped and resumed {round}{ban}: refused, {there} keys"));
         owner = next;
     }
+    opened.sort_unstable();
+    first.sort_unstable();
+    let (images, write) = (opened[opened.len() / 2], first[first.len() / 2]);
+    say(&format!("medians: {images} ms until both images are taken, {write} ms until a write is acknowledged"));
     owner.signal("-KILL");
-    acknowledged = owner.last("has ").map_or(acknowledged, |no| no.parse().unwrap());
+    acknowledged = owner.last("has ").map_or(acknowledged, |said| two(&said).0);
     Owner::start(&homes, &log, acknowledged).wait_for("sound");
 }

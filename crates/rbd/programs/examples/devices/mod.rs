@@ -19,22 +19,22 @@ fn connected() -> Result<&'static (Runtime, Cluster), Box<dyn Error + Send + Syn
     Ok(CONNECTED.get_or_init(|| (runtime, cluster)))
 }
 
-/// Opens the image `rbd:POOL/IMAGE`; creates it with `new_bytes` if it is missing.
+/// Opens the image `rbd:POOL/IMAGE`; creates it with `new_bytes`, if given, where it is missing.
 pub(crate) fn open(
     name: &str,
     take_over: bool,
-    new_bytes: u64,
+    new_bytes: Option<u64>,
 ) -> Result<SharedDevice, Box<dyn Error + Send + Sync>> {
     let (runtime, cluster) = connected()?;
     let image: ImageName = name.parse()?;
     let options = || ImageOptions::default().take_over(take_over);
     let opened = runtime.block_on(async {
-        match cluster.open(image.clone(), options()).await {
-            Err(RbdError::NotFound(_)) => {
-                cluster.create(image.clone(), new_bytes).await?;
+        match (cluster.open(image.clone(), options()).await, new_bytes) {
+            (Err(RbdError::NotFound(_)), Some(bytes)) => {
+                cluster.create(image.clone(), bytes).await?;
                 cluster.open(image.clone(), options()).await
             }
-            opened => opened,
+            (opened, _) => opened,
         }
     });
     Ok(Arc::new(opened?))

@@ -1,0 +1,85 @@
+//! An engine whose store another machine has taken over writes nothing to the log any more, although nothing
+//! keeps its operations out.
+
+use pagetier::device::SharedDevice;
+use pagetier::{Builder, PageId, PageMut, PageSize, PageStore, SpaceId, pool_bytes_for};
+use pagetier_devio::{Device, SimDevice, SimPower, SimSeat};
+use pagetier_wal::{Keep, LoggedStore, Wal, WalError, WalOptions};
+use std::sync::Arc;
+use std::time::Duration;
+
+const SSD_BYTES: u64 = 200 * 4096;
+const LEASE: Duration = Duration::from_secs(1);
+
+struct Volumes {
+    homes: Arc<SimDevice>,
+    log: Arc<SimDevice>,
+}
+
+impl Volumes {
+    fn builder(&self) -> Builder {
+        let ssd = SimDevice::new("ssd", 0, 7, &SimPower::new());
+        PageStore::builder()
+            .manifest_on_hdd(true)
+            .manifest_bytes_max(256 << 10)
+            .hdd_device(Arc::new(SimSeat::new(&self.homes)) as SharedDevice)
+            .ssd_device(Arc::new(ssd) as SharedDevice)
+            .page_size(PageSize::MIN)
+            .ssd_bytes(SSD_BYTES)
+            .ring_pages(8)
+            .pool_bytes(pool_bytes_for(120, SSD_BYTES, PageSize::MIN))
+            .accept_ssd_loss(true)
+            .lease(LEASE)
+    }
+
+    /// Opens the store, with its log, on another machine.
+    async fn take(&self) -> LoggedStore {
+        let log = Arc::new(SimSeat::new(&self.log)) as SharedDevice;
+        let options = WalOptions::new().capacity_bytes(256 << 10).keep(Keep::ForSsdLoss);
+        let wal = Wal::on_device(log, options).await.unwrap();
+        LoggedStore::on(self.builder(), wal).await.unwrap()
+    }
+}
+
+async fn put(db: &LoggedStore, page: PageId, value: u8) -> Result<(), WalError> {
+    let mut change = db.begin::<PageMut<'_>>().await?;
+    let at = change.add(db.get_or_create(page).await.unwrap());
+    let filled = vec![value; change.payload(at).len()];
+    change.write(at, 0, &filled);
+    db.commit(change).await.map(drop)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_former_owner_commits_nothing_once_its_lease_is_over() {
+    let power = SimPower::new();
+    let [homes, log] = ["homes", "log"].map(|name| Arc::new(SimDevice::new(name, 0, 1, &power)));
+    log.grow(64 << 20).unwrap();
+    let volumes = Volumes { homes, log };
+    let former = volumes.take().await;
+    let space: SpaceId = former.spaces().create("t").await.unwrap();
+    let page = |no| PageId::new(space, no);
+    for no in 0..8 {
+        put(&former, page(no), 1).await.unwrap();
+    }
+    former.checkpoint().await.unwrap();
+    // One that is under way when the other machine takes over.
+    let mut change = former.begin::<PageMut<'_>>().await.unwrap();
+    let at = change.add(former.get_mut(page(7)).await.unwrap());
+    change.write(at, 0, &[9]);
+    let taker = volumes.take().await;
+    put(&taker, page(0), 2).await.unwrap();
+    tokio::time::sleep(LEASE).await;
+    let before = volumes.log.snapshot();
+    assert!(matches!(former.commit(change).await, Err(WalError::Fenced)));
+    assert!(former.checkpoint().await.is_err());
+    assert!(former.close().await.is_err());
+    tokio::time::sleep(LEASE).await;
+    assert!(volumes.log.snapshot() == before, "it wrote to the other one's log");
+    put(&taker, page(1), 2).await.unwrap();
+    drop(taker);
+    let next = volumes.take().await;
+    for (no, value) in [(0, 2), (1, 2), (7, 1)] {
+        assert_eq!(next.get(page(no)).await.unwrap()[0], value, "page {no}");
+    }
+    next.close().await.unwrap();
+}
