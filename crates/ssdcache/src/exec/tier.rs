@@ -65,7 +65,7 @@ impl SsdTier {
         })
     }
 
-    /// The number of times that a readmission took pages back, or lost them, and that its report was returned:
+    /// How often a readmission took pages back, or lost them, and how often its report was returned:
     /// odd in between.
     #[must_use]
     pub fn reversions(&self) -> u64 {
