@@ -116,7 +116,8 @@ impl Owner {
             tokio::select! {
                 biased;
                 done = &mut step => return done,
-                () = sleep(left), if !*lapsed => {
+                // One that has ended has no time left, either.
+                () = sleep(left), if !*lapsed && !self.claim.has_ended() => {
                     if self.claim.has_lapsed() {
                         *lapsed = true;
                         self.claim.tell_lapsed(true);

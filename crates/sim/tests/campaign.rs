@@ -5,7 +5,7 @@
 
 use pagetier::Mutation;
 use pagetier_sim::campaign::{
-    Base, FaultBase, Hazard, Plan, Totals, Twist, Violation, run_seed, run_threads, shrink,
+    Base, FaultBase, Hazard, Plan, Totals, Twist, Violation, run_seed, run_takeovers, run_threads, shrink,
 };
 use std::sync::atomic::AtomicBool;
 
@@ -131,6 +131,15 @@ fn engines_with_a_log_show_nothing_either() {
         expect_none(run_seed(&reduced(Plan::directed(seed, Hazard::Log)), &GO, &mut totals));
     }
     assert!(totals.log_crashes > 300 && totals.crashes_in_recovery > 10, "{totals:?}");
+}
+
+#[test]
+fn owners_on_other_machines_show_nothing_either() {
+    let mut totals = Totals::default();
+    for seed in 0..20 {
+        expect_none(run_takeovers(seed, &mut totals));
+    }
+    assert!(totals.pages_checked > 10_000, "{totals:?}");
 }
 
 #[test]

@@ -41,6 +41,7 @@ const EXCEPTIONS: &[(&str, &str)] = &[
     ("PageStore::export_stats", "only reads counters"),
     ("PageStore::get_or_create_owned", "as `PageStore::get_or_create`, with an owned guard"),
     ("PageStore::io_backend", "a name"),
+    ("PageStore::is_owner", "only looks at the claim, as every request does"),
     ("PageStore::open", "the same as `Builder::open` with a path"),
     ("PageStore::overwrite_owned", "as `PageStore::overwrite`, with an owned guard"),
     ("PageStore::page_size", "a constant of the store"),

@@ -96,8 +96,8 @@ fn main() -> ExitCode {
 fn run(cli: &Cli, runtime: &tokio::runtime::Runtime) -> Result<(), Failure> {
     let open = || -> Result<Kv, Failure> {
         // Outside of the runtime: they are opened on one of their own.
-        let home = devices::open(&cli.home, false, 64 << 20)?;
-        let log = devices::open(&cli.log_device, false, 512 << 20)?;
+        let home = devices::open(&cli.home, false, Some(64 << 20))?;
+        let log = devices::open(&cli.log_device, false, Some(512 << 20))?;
         let options = Options::new(&cli.dir).hdd_device(home).log_device(log).log_bytes(8 << 20);
         let options = options.ssd_bytes(cli.ssd_mib << 20).pool_bytes(cli.pool_mib << 20);
         Ok(runtime.block_on(Kv::open(&options))?)

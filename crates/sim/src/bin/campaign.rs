@@ -7,7 +7,8 @@
 use clap::{Parser, ValueEnum};
 use pagetier::Mutation;
 use pagetier_sim::campaign::{
-    Base, Drawn, FaultBase, Hazard, Plan, Totals, Violation, run_seed, run_threads, shrink, ssd_policy,
+    Base, Drawn, FaultBase, Hazard, Plan, Totals, Violation, run_seed, run_takeovers, run_threads, shrink,
+    ssd_policy,
 };
 use pagetier_sim::options::progress_bar;
 use serde::Serialize;
@@ -29,6 +30,9 @@ const LOGS_MAX: u64 = 8;
 
 /// Threads: the number of seeds.
 const THREADED: u64 = 10;
+
+/// Takeovers: the number of seeds.
+const TAKEN: u64 = 100;
 
 /// The maximum number of seeds per disabled rule.
 const SEEDS_PER_MUTATION: u64 = 400;
@@ -99,6 +103,8 @@ enum Mode {
     Log,
     /// A store with a log on several threads, in real time.
     Threads,
+    /// Stores with a log that other machines take over, in virtual time
+    Takeovers,
     /// Every short workload, crashed at every boundary with every subset of few unflushed writes.
     Exhaustive,
     /// The n-th operation of each device fails, for every n.
@@ -209,7 +215,10 @@ impl Campaign {
         let covered = self.with(|r| r.totals.coverage.clone());
         let enough = self.with(|r| r.totals.crashes) >= CRASHES_FOR_COVERAGE;
         if has(Mode::Threads) {
-            self.threads();
+            self.in_turn("threads", THREADED, run_threads);
+        }
+        if has(Mode::Takeovers) {
+            self.in_turn("takeovers", TAKEN, run_takeovers);
         }
         if has(Mode::Exhaustive) {
             self.exhaustive();
@@ -293,13 +302,14 @@ impl Campaign {
         });
     }
 
-    fn threads(&self) {
+    /// Runs the seeds of a mode one after another.
+    fn in_turn(&self, mode: &str, usual: u64, run: fn(u64, &mut Totals) -> Result<(), Violation>) {
         let first = self.args.seed.unwrap_or(0);
-        let seeds = self.args.seeds.unwrap_or(THREADED);
+        let seeds = self.args.seeds.unwrap_or(usual);
         let mut totals = Totals::default();
         for seed in (first..first + seeds).take_while(|_| !self.over()) {
-            if let Err(Violation { what, place, .. }) = run_threads(seed, &mut totals) {
-                let replay = format!("{CAMPAIGN} --mode threads --seed {seed} --seeds 1");
+            if let Err(Violation { what, place, .. }) = run(seed, &mut totals) {
+                let replay = format!("{CAMPAIGN} --mode {mode} --seed {seed} --seeds 1");
                 self.report(Failure { what, place: format!("seed {seed}, {place}"), replay });
             }
         }

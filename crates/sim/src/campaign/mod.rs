@@ -34,6 +34,7 @@
 //! | `world` | checking a store after a crash |
 //! | `seed` | lives and crashes of one seed |
 //! | `threads` | a store with a log on several threads, in real time |
+//! | `takeover` | owners that follow one another on other machines |
 //! | `exhaustive` | every short workload, every boundary, every subset of unflushed writes |
 //! | `faults` | the n-th operation of a device fails |
 //! | `coverage`, `totals`, `violation` | counters, and what is reported |
@@ -77,6 +78,7 @@ mod shrink;
 mod ssd_calls;
 mod ssd_life;
 mod table;
+mod takeover;
 mod threads;
 mod totals;
 mod twist;
@@ -95,6 +97,7 @@ pub use running::Drawn;
 pub use seed::run_seed;
 pub use shrink::shrink;
 pub use table::drawn;
+pub use takeover::run_takeovers;
 pub use threads::run_threads;
 pub use totals::Totals;
 pub use twist::Twist;

@@ -59,6 +59,9 @@ impl Plan {
             .page_gap_max([70, 65_536][rng.random_range(0..2)])
             .on_recovery_progress(|_| ());
         if some(rng) {
+            builder = builder.lease(Duration::from_secs([0, 30][rng.random_range(0..2)]));
+        }
+        if some(rng) {
             builder = builder.redo_span_max([40, 400][rng.random_range(0..2)]);
         }
         if some(rng) {

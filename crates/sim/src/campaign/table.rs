@@ -232,6 +232,7 @@ const EXAMINATIONS: &[&str] = &[
     "Builder::hdd_device",
     "Builder::in_memory",
     "Builder::inspect",
+    "Builder::lease",
     "Builder::log_gate",
     "Builder::low_room",
     "Builder::manifest_bytes_max",
