@@ -231,6 +231,10 @@ impl Shared {
     ) -> Result<(), Error> {
         let before = self.tier.reversions();
         flush.await?;
+        // What was written while this process was stopped may be lost to another owner.
+        if self.hdd.claim().is_some_and(|claim| !claim.holds()) {
+            return Err(Error::Fenced);
+        }
         if before % 2 == 1 || self.tier.reversions() != before {
             let cause = Arc::from("the SSD was readmitted meanwhile, and pages read as older versions");
             return Err(Error::Refusing { cause });

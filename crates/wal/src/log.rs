@@ -791,6 +791,11 @@ impl Shared {
         }
         self.ready(&mut output)?;
         let Output { segments, writing, reached } = &mut *output;
+        self.check_claim()?;
+        // What was written while the claim had lapsed.
+        if self.durable.fetch_max(*reached, Ordering::AcqRel) < *reached {
+            self.unmarked.store(true, Ordering::Release);
+        }
         let end = {
             let mut state = self.state.lock();
             // Under the lock that assigns LSNs: a record of such a page never becomes durable.
@@ -809,9 +814,7 @@ impl Shared {
         let most = usize::try_from(segments.room()).unwrap_or(usize::MAX);
         while !writing.is_empty() {
             // Another owner's log may be where this would be written.
-            if self.store.lock().upgrade().is_some_and(|store| !store.is_owner()) {
-                return Err(WalError::Fenced);
-            }
+            self.check_claim()?;
             let start = end - writing.len() as u64;
             let chunk = record::whole_records(writing, segment_bytes as usize, most);
             record::begin_batch(&mut writing[..chunk]);
@@ -822,7 +825,11 @@ impl Shared {
             self.note_room(segments);
             let is_new = written?;
             *reached = start + chunk as u64;
-            self.durable.fetch_max(*reached, Ordering::AcqRel);
+            // Written, but perhaps after another owner had read the log: this process may have been stopped.
+            let confirmed = self.check_claim();
+            if confirmed.is_ok() {
+                self.durable.fetch_max(*reached, Ordering::AcqRel);
+            }
             // The record says how far the log reaches, this write included.
             self.unmarked.fetch_or(is_new, Ordering::AcqRel);
             if is_new || segments.was_full() {
@@ -833,8 +840,15 @@ impl Shared {
             } else {
                 writing.drain(..chunk);
             }
+            confirmed?;
         }
         Ok(())
+    }
+
+    /// Refuses an owner that may not be one any more.
+    fn check_claim(&self) -> Result<(), WalError> {
+        let store = self.store.lock().upgrade();
+        if store.is_none_or(|store| store.is_owner()) { Ok(()) } else { Err(WalError::Fenced) }
     }
 
     fn truncate(&self, needed: u64, keep: u64) -> Result<(), WalError> {
