@@ -63,7 +63,12 @@ impl Claim {
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn in_tokio_time() -> Self {
         use std::sync::LazyLock;
-        static BASE: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
+        use std::time::Instant;
+        // In the past: a runtime whose time is paused may have begun before this is first asked.
+        static BASE: LazyLock<Instant> = LazyLock::new(|| {
+            let now = Instant::now();
+            now.checked_sub(Duration::from_secs(3600)).unwrap_or(now)
+        });
         LazyLock::force(&BASE);
         let clock = || {
             let now = tokio::time::Instant::now().into_std();
