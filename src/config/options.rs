@@ -127,8 +127,8 @@ macro_rules! option_table {
             /// How long a request waits for a frame when all are pinned or dirty before it fails, in
             /// milliseconds. Default: 10,000.
             exhausted_after_ms: u64 = 10_000;
-            /// How long a store with [`manifest_on_hdd`](crate::Builder::manifest_on_hdd), which another machine
-            /// can take over, serves pages after it last made sure that it still owns the HDD, in
+            /// How long a store with [`manifest_on_hdd`](crate::Builder::manifest_on_hdd), which another
+            /// machine can take over, serves pages after it last made sure that it still owns the HDD, in
             /// milliseconds; at least 100, or 0: for as long as no operation of the HDD is refused. See
             /// [`Builder::lease`](crate::Builder::lease). Default: 10,000.
             lease_ms: u64 = 10_000;

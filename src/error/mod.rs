@@ -378,9 +378,9 @@ pub enum Error {
         /// The id of the process that opened the store.
         opened_by: u32,
     },
-    /// Another owner has taken the volume with the pages' homes over, or may have: it did not confirm this one
-    /// within [`Builder::lease`](crate::Builder::lease). The store serves nothing, not even from memory, for
-    /// good or until it is confirmed.
+    /// Another owner has taken the volume with the pages' homes over, or may have: it did not confirm this
+    /// one within [`Builder::lease`](crate::Builder::lease). The store serves nothing, not even from memory,
+    /// for good or until it is confirmed.
     #[error("{FENCED}")]
     Fenced,
     /// There is no policy of that name.

@@ -12,6 +12,7 @@ mod hot_kept;
 mod hot_list;
 pub(crate) mod hot_set;
 pub(crate) mod hot_state;
+pub(crate) mod lease;
 pub(crate) mod manifest_state;
 pub(crate) mod owned;
 pub(crate) mod pace;

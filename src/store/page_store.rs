@@ -63,6 +63,7 @@ use std::sync::Arc;
 /// assert_eq!(store.min_recovery_lsn(), None);
 /// store.flush().await?; // makes durable what the store wrote by itself meanwhile
 /// println!("below memory, page {id} is on the {:?}", store.location(id));
+/// assert!(store.is_owner()); // no other machine has taken it over
 /// store.validate()?; // recounts its tables
 /// # Ok(())
 /// # }

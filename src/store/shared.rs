@@ -2,6 +2,7 @@
 
 use super::devices::Devices;
 use super::hot_state::HotKept;
+use super::lease::Lease;
 use super::manifest_state::ManifestState;
 use super::waiting_frees::WaitingFrees;
 use crate::config::frozen::Config;
@@ -11,7 +12,6 @@ use crate::manifest::log_record::LogRecord;
 use crate::manifest::only_copies::OnlyCopies;
 use crate::tenure::ending::Ending;
 use crate::tenure::gate::Gate;
-use crate::tenure::lease::Lease;
 use crate::volume::loss::SsdLoss;
 use crate::volume::space_hints::AllHints;
 use crate::volume::table::Volume;

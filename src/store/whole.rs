@@ -563,9 +563,9 @@ impl PageStore {
     }
 
     /// Whether the store owns its volume at this moment: no other machine has taken it over, as far as it
-    /// knows, and it made sure within [`Builder::lease`](crate::Builder::lease). False: every request fails with
-    /// [`Error::Fenced`]. An engine that answers from what it has read asks again before it answers, if the
-    /// process may have been stopped meanwhile.
+    /// knows, and it made sure within [`Builder::lease`](crate::Builder::lease). False: every request fails
+    /// with [`Error::Fenced`]. An engine that answers from what it has read asks again before it answers, if
+    /// the process may have been stopped meanwhile.
     #[must_use]
     pub fn is_owner(&self) -> bool {
         self.shared.hdd.claim().is_none_or(|claim| claim.holds())

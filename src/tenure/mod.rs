@@ -7,5 +7,4 @@
 pub(crate) mod ending;
 pub(crate) mod gate;
 pub(crate) mod held_dir;
-pub(crate) mod lease;
 pub(crate) mod lock;

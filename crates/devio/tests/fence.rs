@@ -5,7 +5,7 @@ use crate::common::{every_subject, runtime};
 use pagetier_devio::{
     Backend, Device, DeviceError, DeviceErrorKind, DeviceModel, DeviceStats, DoneFuture, EmulatedClock,
     EmulatedDevice, Fence, IoBuf, IoBufs, IoClass, IoFuture, Kept, MemoryDevice, Occupancy, Occupied,
-    OpenOptions, SharedDevice, SimDevice, SimPower, open_file,
+    OpenOptions, SharedDevice, SimDevice, SimPower, SimSeat, open_file,
 };
 use std::future::Future;
 use std::pin::pin;
@@ -205,4 +205,34 @@ async fn changes_of_a_device_that_does_not_count_them_are_counted_in_front_of_it
     fenced.discard(0, 4096).await.unwrap();
     fenced.grow(2 << 20).unwrap();
     assert_eq!(fenced.settled(), Some(3));
+}
+
+/// Two machines' seats at one volume.
+#[tokio::test(start_paused = true)]
+async fn behind_a_fence_operations_wait_for_a_claim_that_has_lapsed_and_a_banned_seat_is_refused() {
+    let volume = Arc::new(SimDevice::new("sim", 1 << 20, 1, &SimPower::new()));
+    let (seat, other) = (Arc::new(SimSeat::new(&volume)), Arc::new(SimSeat::new(&volume)));
+    let fenced = Fence::default().guard(Arc::clone(&seat) as SharedDevice);
+    let claim = fenced.claim().unwrap();
+    claim.renew(claim.now(), Duration::from_secs(1));
+    fenced.write(0, page(), IoClass::Clean).await.result.unwrap();
+    tokio::time::advance(Duration::from_secs(1)).await;
+    let mut waiting = pin!(fenced.write(4096, page(), IoClass::Clean));
+    let soon = tokio::time::timeout(Duration::from_secs(5), &mut waiting).await;
+    assert!(soon.is_err() && volume.stats().class(IoClass::Clean).write.ops == 1);
+    claim.renew(claim.now(), Duration::from_secs(1));
+    waiting.await.result.unwrap();
+    assert_eq!(volume.stats().class(IoClass::Clean).write.ops, 2);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    let waiting = fenced.flush(IoClass::Clean);
+    seat.ban(true);
+    // An operation that is not behind the fence learns of the ban.
+    let refused = seat.read(0, page(), IoClass::Meta).await.result.unwrap_err();
+    assert!(matches!(refused.kind, DeviceErrorKind::Fenced) && claim.has_ended());
+    assert!(matches!(waiting.await.unwrap_err().kind, DeviceErrorKind::Fenced));
+    seat.ban(false);
+    let refused = fenced.read(0, page(), IoClass::Meta).await.result.unwrap_err();
+    assert!(matches!(refused.kind, DeviceErrorKind::Fenced), "a claim that has ended stays so");
+    assert!(other.claim().unwrap().holds());
+    other.read(0, page(), IoClass::Meta).await.result.unwrap();
 }

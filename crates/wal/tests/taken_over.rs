@@ -71,7 +71,7 @@ async fn a_former_owner_commits_nothing_once_its_lease_is_over() {
     tokio::time::sleep(LEASE).await;
     let before = volumes.log.snapshot();
     assert!(matches!(former.commit(change).await, Err(WalError::Fenced)));
-    assert!(former.checkpoint().await.is_err());
+    assert!(former.sync().await.is_err());
     assert!(former.close().await.is_err());
     tokio::time::sleep(LEASE).await;
     assert!(volumes.log.snapshot() == before, "it wrote to the other one's log");

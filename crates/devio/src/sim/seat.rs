@@ -8,8 +8,8 @@ use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A machine's way to a volume that others may have, too. While it is banned its operations are refused; those
-/// in flight may land. Nothing else keeps two machines apart.
+/// A machine's way to a volume that others may have, too. While it is banned its operations are refused;
+/// those in flight may land. Nothing else keeps two machines apart.
 #[derive(Debug)]
 pub struct SimSeat {
     volume: Arc<SimDevice>,

@@ -9,8 +9,8 @@
 //! The durations are those of the own machine, time in which it was suspended included. No clock is compared
 //! with another machine's.
 
-use super::lock::Present;
 use crate::manifest::superblock::{HddSuperblock, SUPERBLOCK_BYTES};
+use crate::tenure::lock::Present;
 use pagetier_devio::{Claim, DeviceError, IoBuf, IoBufs, IoClass, SharedDevice, task};
 use pagetier_ssdcache::{Found, Label};
 use std::pin::pin;
