@@ -150,6 +150,7 @@ fn every_option_has_a_setter_and_reads_back() {
         .low_room(12)
         .page_gap_max(13)
         .exhausted_after(Duration::from_micros(10_001))
+        .lease(Duration::from_millis(500))
         .read_ahead(false)
         .ssd_mode(SsdMode::ReadOnly)
         .accept_ssd_loss(true)
