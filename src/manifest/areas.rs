@@ -203,7 +203,7 @@ impl Areas {
     /// Replaces the manifest by the one that `json` encodes. Durable when it returns `Ok`; after an error
     /// either version may be found later.
     pub(crate) async fn replace(&self, json: &[u8], slack: Slack) -> Result<()> {
-        self.check_owner()?;
+        self.check_owner().await?;
         let State { area_bytes, current, unproved, save, .. } = self.state.lock().clone();
         let area_size = area_bytes as usize;
         let len = tail::sealed(&with_size(json, usize::MAX), 0).len();
@@ -265,7 +265,7 @@ impl Areas {
         json: impl FnOnce(u64) -> serde_json::Result<Vec<u8>>,
         slack: Slack,
     ) -> Result<bool> {
-        self.check_owner()?;
+        self.check_owner().await?;
         // Taken: nothing may follow the record until it is durable (I27).
         let tail = self.state.lock().tail.take();
         let State { area_bytes, current, .. } = self.state.lock().clone();
@@ -283,7 +283,8 @@ impl Areas {
     }
 
     /// Refuses to write over what another owner may have written.
-    fn check_owner(&self) -> Result<()> {
+    async fn check_owner(&self) -> Result<()> {
+        self.claim.confirmed().await;
         if self.claim.holds() { Ok(()) } else { Err(Error::other(FENCED)) }
     }
 

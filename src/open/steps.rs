@@ -43,6 +43,9 @@ use tokio::runtime::Handle;
 /// The shortest lease in milliseconds: its renewals are reads of the HDD.
 const LEASE_MS_MIN: u64 = 100;
 
+/// The lease on a device that other machines may take over, unless the options name another.
+const LEASE_MS: u64 = 10_000;
+
 /// How long a failed opening waits for its operations in flight.
 const LEAVE_MAX: Duration = Duration::from_secs(30);
 
@@ -210,8 +213,8 @@ impl Builder {
             );
         }
         self.check_manifest_place()?;
-        if (1..LEASE_MS_MIN).contains(&options.lease_ms) {
-            return bad("lease_ms", format!("{} is neither 0 nor at least {LEASE_MS_MIN}", options.lease_ms));
+        if let Some(length) = options.lease_ms.filter(|length| (1..LEASE_MS_MIN).contains(length)) {
+            return bad("lease_ms", format!("{length} is neither 0 nor at least {LEASE_MS_MIN}"));
         }
         if self.config.memory.is_some() && self.config.hdd_device.is_none() {
             return bad("in_memory", "a store in memory needs its HDD as a ready-made device".into());
@@ -544,8 +547,14 @@ impl Config {
         meta: &ManifestState,
         tenure: &Tenure,
     ) -> Result<Option<Lease>, DeviceError> {
-        let length = Duration::from_millis(self.options.lease_ms);
-        let Some(device) = manifests.volume_device().filter(|_| !length.is_zero()) else { return Ok(None) };
+        let Some(device) = manifests.volume_device() else { return Ok(None) };
+        // A device that knows of no other owners, such as a disk of this machine, gets a lease if it is asked
+        // for.
+        let usual = if device.claim().is_some() { LEASE_MS } else { 0 };
+        let length = Duration::from_millis(self.options.lease_ms.unwrap_or(usual));
+        if length.is_zero() {
+            return Ok(None);
+        }
         let Manifest { store, epoch, .. } = &meta.manifest;
         let claim = hdd.claim().unwrap_or_default();
         let owner = Owner { device: Arc::clone(device), claim, store: store.clone(), epoch: *epoch };

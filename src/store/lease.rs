@@ -1,7 +1,7 @@
 //! Makes sure, again and again, that the store still owns its volume, which another machine may take over.
 //!
 //! The HDD's superblock names the last opening of the store: its epoch. An opening records its own there
-//! before it serves or writes anything else ([`commit`](crate::open)). So an owner that reads a later one has
+//! before it serves or writes a page ([`commit`](crate::open)). So an owner that reads a later one has
 //! lost the volume, and one that reads its own had not when it asked: it serves pages for the length of the
 //! lease from then on, and asks again after a third of it. Without an answer in time the claim lapses: the
 //! store serves nothing, and the operations of its HDD wait, until there is one.
@@ -33,23 +33,20 @@ pub(crate) struct Owner {
 pub(crate) struct Lease {
     claim: Claim,
     task: AbortHandle,
-    is_over: bool,
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
         self.task.abort();
-        // What waits for a confirmation must not take the end of the lease for one.
-        if !self.is_over {
-            self.claim.give_up();
-        }
+        // What is recorded once the store was dropped may still be, and what waits for a confirmation gets none.
+        self.claim.renew_no_more();
     }
 }
 
 impl Lease {
     /// Ends it with its store, which was shut down: nothing begins any more.
-    pub(crate) fn end(mut self) {
-        self.is_over = true;
+    pub(crate) fn end(self) {
+        self.task.abort();
         self.claim.unlimit();
     }
 
@@ -59,27 +56,31 @@ impl Lease {
         match owner.look().await? {
             Some(false) => owner.claim.end(),
             // What cannot be told now is asked again.
-            _ => owner.claim.renew(asked, length),
+            _ => owner.claim.limit(asked, length),
         }
         let claim = owner.claim.clone();
         let task = task::spawn(&Handle::current(), async move {
             owner.keep(length).await;
             drop(present);
         });
-        Ok(Self { claim, task: task.abort_handle(), is_over: false })
+        Ok(Self { claim, task: task.abort_handle() })
     }
 }
 
 impl Owner {
     /// Whether the volume is still that of this opening; `None`: that cannot be told.
     async fn look(&self) -> Result<Option<bool>, DeviceError> {
-        let bufs = IoBufs::from_iter([IoBuf::zeroed(2 * SUPERBLOCK_BYTES)]);
-        let done = self.device.read(0, bufs, IoClass::Meta).await;
-        done.result?;
-        let mut is_ours = None;
-        for copy in done.bufs.iter().flat_map(|buf| buf.as_slice().chunks(SUPERBLOCK_BYTES)) {
+        let (mut is_ours, mut failed) = (None, None);
+        for nth in 0..2 {
+            let bufs = IoBufs::from_iter([IoBuf::zeroed(SUPERBLOCK_BYTES)]);
+            let done = self.device.read(nth * SUPERBLOCK_BYTES as u64, bufs, IoClass::Meta).await;
+            if let Err(error) = done.result {
+                failed = Some(error);
+                continue;
+            }
+            let copy: Vec<u8> = done.bufs.iter().flat_map(|buf| buf.as_slice()).copied().collect();
             // One that is damaged, or being written, says nothing.
-            let Found::Superblock(found) = HddSuperblock::decode(copy) else { continue };
+            let Found::Superblock(found) = HddSuperblock::decode(&copy) else { continue };
             if found.store != self.store || found.marks.opened > self.epoch {
                 return Ok(Some(false));
             }
@@ -87,7 +88,10 @@ impl Owner {
                 is_ours = Some(true);
             }
         }
-        Ok(is_ours)
+        match failed {
+            Some(error) if is_ours.is_none() => Err(error),
+            _ => Ok(is_ours),
+        }
     }
 
     async fn keep(self, length: Duration) {

@@ -90,7 +90,11 @@ impl Drop for PageStore {
             // may be held by threads that do not exist here.
             let parts = (self.pool.clone(), Arc::clone(&self.shared), Arc::clone(&self._gate.0));
             std::mem::forget(parts);
+            return;
         }
+        // In this order: what waits for a confirmation ends with the lease, and must find the fence closed.
+        drop(self.leave.tenure().leave());
+        drop(self.shared.lease.lock().take());
     }
 }
 

@@ -10,7 +10,7 @@
 
 use parking_lot::Mutex;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -37,6 +37,7 @@ const UNLIMITED: u64 = u64::MAX;
 
 struct State {
     until: AtomicU64,
+    is_last: AtomicBool,
     clock: Clock,
     changed: Notify,
     listeners: Mutex<Vec<Weak<dyn OnChange>>>,
@@ -46,6 +47,7 @@ impl Default for State {
     fn default() -> Self {
         Self {
             until: AtomicU64::new(UNLIMITED),
+            is_last: AtomicBool::new(false),
             clock: boot_time,
             changed: Notify::new(),
             listeners: Mutex::default(),
@@ -56,6 +58,11 @@ impl Default for State {
 fn boot_time() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}
+
+/// When a claim lapses that was confirmed by what was asked at the moment `asked`.
+fn until(asked: u64, length: Duration) -> u64 {
+    asked.saturating_add(length.as_nanos() as u64).clamp(1, UNLIMITED - 1)
 }
 
 impl Claim {
@@ -97,7 +104,8 @@ impl Claim {
     /// Whether it has ended.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        self.0.until.load(Ordering::Acquire) == ENDED
+        let until = self.0.until.load(Ordering::Acquire);
+        until == ENDED || (self.0.is_last.load(Ordering::Acquire) && !self.holds())
     }
 
     /// Whether it has lapsed, and not ended.
@@ -113,15 +121,19 @@ impl Claim {
     }
 
     /// The owner was confirmed by what was asked at the moment `asked` or later: the claim holds for `length`
-    /// from then on. The first call limits it.
+    /// from then on, and lapses then.
+    pub fn limit(&self, asked: u64, length: Duration) {
+        self.update(|before| (before != ENDED).then_some(until(asked, length)));
+    }
+
+    /// The same for a claim that is limited.
     pub fn renew(&self, asked: u64, length: Duration) {
-        let until = asked.saturating_add(length.as_nanos() as u64).clamp(1, UNLIMITED - 1);
-        let later = |before: u64| match before {
-            ENDED => None,
-            UNLIMITED => Some(until),
-            before => Some(before.max(until)),
-        };
-        let _ = self.0.until.fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
+        let later = |before: u64| before.max(until(asked, length));
+        self.update(|before| (![ENDED, UNLIMITED].contains(&before)).then(|| later(before)));
+    }
+
+    fn update(&self, change: impl Fn(u64) -> Option<u64>) {
+        let _ = self.0.until.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
         self.0.changed.notify_waiters();
     }
 
@@ -150,16 +162,14 @@ impl Claim {
         self.0.end();
     }
 
-    /// Ends it without telling those that listen: they end, too.
-    pub fn give_up(&self) {
-        self.0.until.store(ENDED, Ordering::Release);
-        self.0.changed.notify_waiters();
-    }
-
     /// It holds until it ends: its user does nothing any more.
     pub fn unlimit(&self) {
-        let unlimited = |before: u64| (before != ENDED).then_some(UNLIMITED);
-        let _ = self.0.until.fetch_update(Ordering::AcqRel, Ordering::Acquire, unlimited);
+        self.update(|before| (before != ENDED).then_some(UNLIMITED));
+    }
+
+    /// It is not renewed any more: once its time is over, it has ended.
+    pub fn renew_no_more(&self) {
+        self.0.is_last.store(true, Ordering::Release);
         self.0.changed.notify_waiters();
     }
 
@@ -249,8 +259,9 @@ mod tests {
         let volume = Claim::in_tokio_time();
         let claim = volume.of_user();
         let length = Duration::from_secs(3);
-        assert_eq!(claim.left(), Duration::MAX);
         claim.renew(claim.now(), length);
+        assert_eq!(claim.left(), Duration::MAX, "it is not limited");
+        claim.limit(claim.now(), length);
         let asked = claim.now();
         tokio::time::advance(Duration::from_secs(2)).await;
         assert!(claim.holds());

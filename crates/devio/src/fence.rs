@@ -72,7 +72,7 @@ impl FencedDevice {
     fn closed(&self, op: IoOp, offset: u64, len: u64) -> DeviceError {
         let owner = &self.fence.owner;
         let kind = match owner.is_here() {
-            true if !self.claim.holds() => DeviceErrorKind::Fenced,
+            true if self.claim.has_ended() || self.claim.has_lapsed() => DeviceErrorKind::Fenced,
             true => DeviceErrorKind::Closed,
             false => owner.refusal(),
         };
@@ -81,7 +81,13 @@ impl FencedDevice {
 
     /// Starts an operation, unless the fence is closed or the volume has another owner.
     fn while_owned<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
-        if self.claim.holds() { self.fence.while_open(act) } else { None }
+        // One that lapses at this moment is as one that lapses right after the start.
+        if self.claim.has_ended() { None } else { self.fence.while_open(act) }
+    }
+
+    /// The same for what does not wait for a claim that has lapsed.
+    fn while_confirmed<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
+        if self.claim.holds() { self.while_owned(act) } else { None }
     }
 
     fn operation(&self, op: IoOp, class: IoClass, offset: u64, bytes: u64) -> Operation<'_> {
@@ -164,19 +170,19 @@ impl Device for FencedDevice {
 
     fn settled(&self) -> Option<u64> {
         // Behind a closed fence no flush succeeds, not even one that has nothing to do.
-        self.while_owned(|| self.inner.occupancy().settled()).flatten()
+        self.while_confirmed(|| self.inner.occupancy().settled()).flatten()
     }
 
     fn grow(&self, bytes: u64) -> Result<(), DeviceError> {
         let change = self.inner.occupancy().change();
-        let grown = self.while_owned(|| self.inner.grow(bytes));
+        let grown = self.while_confirmed(|| self.inner.grow(bytes));
         change.end();
         grown.unwrap_or_else(|| Err(self.closed(IoOp::Grow, self.inner.size(), bytes)))
     }
 
     fn cut(&self, bytes: u64) -> Result<(), DeviceError> {
         let change = self.inner.occupancy().change();
-        let cut = self.while_owned(|| self.inner.cut(bytes));
+        let cut = self.while_confirmed(|| self.inner.cut(bytes));
         change.end();
         cut.unwrap_or_else(|| Err(self.closed(IoOp::Grow, self.inner.size(), 0)))
     }

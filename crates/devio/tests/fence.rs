@@ -214,7 +214,7 @@ async fn behind_a_fence_operations_wait_for_a_claim_that_has_lapsed_and_a_banned
     let (seat, other) = (Arc::new(SimSeat::new(&volume)), Arc::new(SimSeat::new(&volume)));
     let fenced = Fence::default().guard(Arc::clone(&seat) as SharedDevice);
     let claim = fenced.claim().unwrap();
-    claim.renew(claim.now(), Duration::from_secs(1));
+    claim.limit(claim.now(), Duration::from_secs(1));
     fenced.write(0, page(), IoClass::Clean).await.result.unwrap();
     tokio::time::advance(Duration::from_secs(1)).await;
     let mut waiting = pin!(fenced.write(4096, page(), IoClass::Clean));

@@ -777,8 +777,8 @@ impl Shared {
             output.segments.ready()?;
             output.segments.reserve(self.options.segment_bytes());
             self.note_room(&output.segments);
+            self.durable.fetch_max(output.reached, Ordering::AcqRel);
         }
-        self.durable.fetch_max(output.reached, Ordering::AcqRel);
         Ok(())
     }
 
@@ -853,6 +853,7 @@ impl Shared {
 
     fn truncate(&self, needed: u64, keep: u64) -> Result<(), WalError> {
         let mut output = self.output.lock();
+        self.check_claim()?;
         self.ready(&mut output)?;
         let segments = &mut output.segments;
         let (needed, keep) = {
