@@ -130,8 +130,8 @@ macro_rules! option_table {
             /// How long a store with [`manifest_on_hdd`](crate::Builder::manifest_on_hdd), which another
             /// machine can take over, serves pages after it last made sure that it still owns the HDD, in
             /// milliseconds; at least 100, or 0: for as long as no operation of the HDD is refused. See
-            /// [`Builder::lease`](crate::Builder::lease). Default: 10,000 on a device that knows of other owners
-            /// ([`Device::claim`](crate::device::Device::claim)), 0 on others.
+            /// [`Builder::lease`](crate::Builder::lease). Default: 10,000 on a device that knows of other
+            /// owners ([`Device::claim`](crate::device::Device::claim)), 0 on others.
             lease_ms: Option<u64> = None;
             /// Whether to detect sequential access and read ahead. Default: yes.
             read_ahead(bool): bool = true;

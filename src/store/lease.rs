@@ -38,7 +38,7 @@ pub(crate) struct Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         self.task.abort();
-        // What is recorded once the store was dropped may still be, and what waits for a confirmation gets none.
+        // What is recorded once the store was dropped may still be; what waits for a confirmation gets none.
         self.claim.renew_no_more();
     }
 }
