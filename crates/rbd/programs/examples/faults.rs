@@ -99,6 +99,8 @@ fn run(cli: &Cli, runtime: &tokio::runtime::Runtime) -> Result<(), Failure> {
         let home = devices::open(&cli.home, false, Some(64 << 20))?;
         let log = devices::open(&cli.log_device, false, Some(512 << 20))?;
         let options = Options::new(&cli.dir).hdd_device(home).log_device(log).log_bytes(8 << 20);
+        // Outages are longer than a lease, which would suspend the store.
+        let options = options.lease(Duration::ZERO);
         let options = options.ssd_bytes(cli.ssd_mib << 20).pool_bytes(cli.pool_mib << 20);
         Ok(runtime.block_on(Kv::open(&options))?)
     };
