@@ -72,7 +72,7 @@ impl FencedDevice {
     fn closed(&self, op: IoOp, offset: u64, len: u64) -> DeviceError {
         let owner = &self.fence.owner;
         let kind = match owner.is_here() {
-            true if self.claim.has_ended() || self.claim.has_lapsed() => DeviceErrorKind::Fenced,
+            true if !self.claim.holds() => DeviceErrorKind::Fenced,
             true => DeviceErrorKind::Closed,
             false => owner.refusal(),
         };

@@ -188,10 +188,16 @@ impl Drop for LooksAgain<'_> {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        // First, so that the next one can have it at once.
+        // In this order: the next one to have the turn knows how this write ended, and is told once it can
+        // have it.
+        if let Some(ends) = self.ends.take() {
+            self.log.ended.send_if_modified(|last| {
+                *last = ends;
+                false
+            });
+        }
         self.permit = None;
-        let ends = self.ends.take();
-        self.log.ended.send_modify(|last| *last = ends.unwrap_or_else(|| last.clone()));
+        self.log.ended.send_modify(|_| ());
     }
 }
 
@@ -569,20 +575,21 @@ impl Wal {
         // A write that has begun may have left the record behind.
         let covering = 1 + self.0.writes.load(Ordering::Acquire);
         loop {
-            if let Ok(permit) = Arc::clone(&self.0.turn).try_lock_owned() {
-                if self.durable() >= lsn {
-                    return Ok(());
-                }
-                let written = self.turn(permit).write(or_reserve).await;
-                return written.unwrap_or(Err(WalError::Stopped));
+            // Given back without a write, it lets the others look again: they may have met this one.
+            let turn = Arc::clone(&self.0.turn).try_lock_owned().ok().map(|permit| self.turn(permit));
+            if turn.is_none() {
+                ended.changed().await.map_err(|_| WalError::Stopped)?;
             }
-            ended.changed().await.map_err(|_| WalError::Stopped)?;
             if self.durable() >= lsn {
                 return Ok(());
             }
-            let last = ended.borrow_and_update();
+            let last = ended.borrow_and_update().clone();
             if last.number >= covering && last.or_reserve >= or_reserve {
-                return last.result.clone();
+                return last.result;
+            }
+            if let Some(turn) = turn {
+                let written = turn.write(or_reserve).await;
+                return written.unwrap_or(Err(WalError::Stopped));
             }
         }
     }
