@@ -565,6 +565,7 @@ pub(crate) const OTHER_OPERATIONS: &[Operation] = &[
             "PageStore::frames",
             "PageStore::page_size",
             "PageStore::io_backend",
+            "PageStore::is_owner",
             "PageStore::ssd",
             "PageStore::spaces",
             "PageStore::policies",
@@ -593,7 +594,7 @@ pub(crate) const OTHER_OPERATIONS: &[Operation] = &[
                 drop((store.stats(), store.why(page), store.location(page), store.recovery()));
                 drop((store.spaces().list(), store.spaces().find("main"), store.spaces().pages(w.main)));
                 drop((store.ssd().oldest_lsn(), store.policies().groups(), store.policies().counts(page)));
-                drop((store.ssd().mode(), store.ssd().state(), store.frames(), events.try_next()));
+                drop((store.ssd().mode(), store.ssd().state(), store.is_owner(), events.try_next()));
                 tokio::task::yield_now().await;
             }
             store.ssd().set_write_budget(None);

@@ -322,14 +322,22 @@ impl<'a> Life<'a> {
     /// that it refuses.
     async fn after_faults(&self, probe: &Probe, store: &PageStore) -> Result<(), String> {
         probe.clear_faults();
-        let promise = probe.model.lock().promise(u32::MAX);
-        match store.sync().await {
-            Ok(()) => probe.model.lock().keep(promise),
-            Err(error) => {
-                let ssd = store.stats().ssd;
-                if self.passes(probe) || (ssd.refusing.is_none() && ssd.ssd_error.is_none()) {
-                    return Err(format!("the faults are over, but sync fails: {error}"));
+        let reports = || {
+            let ssd = store.stats().ssd;
+            !self.passes(probe) && (ssd.refusing.is_some() || ssd.ssd_error.is_some())
+        };
+        // A call of the life that was dropped may still be switching the SSD off: the error that a `sync` met
+        // before that is no longer reported after it, and the next one succeeds.
+        for ends_with_it in [reports(), false] {
+            let promise = probe.model.lock().promise(u32::MAX);
+            match store.sync().await {
+                Ok(()) => {
+                    probe.model.lock().keep(promise);
+                    break;
                 }
+                Err(_) if reports() => break,
+                Err(_) if ends_with_it => {}
+                Err(error) => return Err(format!("the faults are over, but sync fails: {error}")),
             }
         }
         Ok(())

@@ -83,7 +83,7 @@ pub(super) struct Model {
     opened: u64,
     /// Pages were changed without a record: the log does not have them if the SSD is lost.
     pub(super) loaded: bool,
-    /// Where the newest segment begins, and the one before it.
+    /// Where the newest segment begins, and the newest one before it of which a record was acknowledged.
     segment: u64,
     before: u64,
     /// The number of the last content.
@@ -266,7 +266,11 @@ impl Model {
     /// A segment begins at `start`.
     pub(super) fn segment(&mut self, start: u64) {
         if start != self.segment {
-            (self.before, self.segment) = (self.segment, start);
+            // One write of the log may begin several, and the pages learn of them once it has ended.
+            if self.acked > self.segment {
+                self.before = self.segment;
+            }
+            self.segment = start;
         }
     }
 

@@ -37,6 +37,8 @@ struct Twisted {
     excused: Option<u64>,
 }
 
+const TORN: &str = "a torn home page is corrupt";
+
 /// Twists a crashed store, opens it, and puts everything right again.
 pub(super) fn examine(
     plan: &Plan,
@@ -83,6 +85,9 @@ async fn attempt(
     let parts = Parts { log: log.clone(), lost };
     let opened = open::open(wrong, plan, &parts).await;
     let acked = moment.model.acked;
+    // With the SSD goes the ring, from which a torn home page would be repaired: reads and redo name it.
+    let tears = twist == Twist::LostSsd && plan.page_kib << 10 > plan.sector_bytes;
+    let is_torn = |wrong: &str| tears && wrong.contains("is corrupt on hdd");
     // Another store's log, or pages, whatever is in them.
     let foreign = twist == Twist::ForeignPages || twist == Twist::ForeignLog && moment.model.opening > 0;
     let refusal = match opened {
@@ -96,16 +101,16 @@ async fn attempt(
         Ok(db) => {
             let mut model = moment.model.clone();
             let floor = twisted.excused.unwrap_or(acked).min(acked);
-            let (seen, _) = check(&db, &mut model, floor, twisted.excused.is_some())
-                .await
-                .map_err(|wrong| format!("it opens, but {wrong}"))?;
-            return Ok(("opens with everything", seen.pages));
+            return match check(&db, &mut model, floor, twisted.excused.is_some()).await {
+                Ok((seen, _)) => Ok(("opens with everything", seen.pages)),
+                Err(wrong) if is_torn(&wrong) => Ok((TORN, 0)),
+                Err(wrong) => Err(format!("it opens, but {wrong}")),
+            };
         }
         Err(refusal) => refusal,
     };
-    // The ring is lost, too, with what a torn home page is repaired from.
-    if twist == Twist::LostSsd && refusal.contains("is corrupt on hdd") {
-        return Ok(("a torn home page is corrupt", 0));
+    if is_torn(&refusal) {
+        return Ok((TORN, 0));
     }
     if twist == Twist::LostSsd && Terms::of(plan).keep == Keep::ForSsdLoss {
         return Err(format!("the log was kept for a loss of the SSD, but it is refused: {refusal}"));
