@@ -21,13 +21,9 @@ impl Inline {
         Self { media, watch: Arc::clone(watch), at: 0 }
     }
 
-    fn wrote(&mut self, start: u64, segment: bool, bytes: &[u8], done: io::Result<()>) -> io::Result<()> {
+    fn wrote(&mut self, start: u64, bytes: &[u8], done: io::Result<()>) -> io::Result<()> {
         let records = bytes.len() - prefix_bytes(bytes);
-        let mut model = self.watch.model.lock();
-        model.batches.insert(start);
-        if segment {
-            model.segment(start);
-        }
+        self.watch.model.lock().batches.insert(start);
         if done.is_ok() {
             self.at = start + records as u64;
         }
@@ -54,12 +50,12 @@ impl Media for Inline {
 
     fn create(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
         let done = self.media.create(start, bytes);
-        self.wrote(start, true, bytes, done)
+        self.wrote(start, bytes, done)
     }
 
     fn begin(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
         let done = self.media.begin(start, bytes);
-        self.wrote(start, true, bytes, done)
+        self.wrote(start, bytes, done)
     }
 
     fn resume(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
@@ -72,7 +68,7 @@ impl Media for Inline {
 
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         let done = self.media.append(bytes);
-        self.wrote(self.at, false, bytes, done)
+        self.wrote(self.at, bytes, done)
     }
 
     fn remove(&mut self, start: u64) -> io::Result<()> {
@@ -85,7 +81,7 @@ impl Media for Inline {
 
     fn create_reserved(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
         let done = self.media.create_reserved(start, bytes);
-        self.wrote(start, true, bytes, done)
+        self.wrote(start, bytes, done)
     }
 
     fn segments_max(&self) -> usize {

@@ -86,8 +86,7 @@ async fn attempt(
     let opened = open::open(wrong, plan, &parts).await;
     let acked = moment.model.acked;
     // With the SSD goes the ring, from which a torn home page would be repaired: reads and redo name it.
-    let tears = twist == Twist::LostSsd && plan.page_kib << 10 > plan.sector_bytes;
-    let is_torn = |wrong: &str| tears && wrong.contains("is corrupt on hdd");
+    let is_torn = |wrong: &str| twist == Twist::LostSsd && wrong.contains("is corrupt on hdd");
     // Another store's log, or pages, whatever is in them.
     let foreign = twist == Twist::ForeignPages || twist == Twist::ForeignLog && moment.model.opening > 0;
     let refusal = match opened {
