@@ -257,21 +257,6 @@ impl Model {
         if self.acked_since {
             self.know(self.opened);
         }
-        // The pages learn of a segment beside the commits that go there, of the one before it already.
-        if lsn > self.segment {
-            self.know(self.before);
-        }
-    }
-
-    /// A segment begins at `start`.
-    pub(super) fn segment(&mut self, start: u64) {
-        if start != self.segment {
-            // One write of the log may begin several, and the pages learn of them once it has ended.
-            if self.acked > self.segment {
-                self.before = self.segment;
-            }
-            self.segment = start;
-        }
     }
 
     /// The pages know that the log goes as far as `end`. Of a new segment they learn soon, and no commit waits
