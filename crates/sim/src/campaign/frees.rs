@@ -225,7 +225,10 @@ impl Worker {
         for (page, sure) in pages.iter().zip(sure) {
             // Another task reused the number, so it was free.
             let again = self.model.lock().is_above(*page, upto);
-            let gone = again || matches!(self.store.get(*page).await, Err(Error::NoSuchPage { .. }));
+            // A read may show a freed page's contents until they have left memory.
+            let gone = again
+                || !self.store.exists(*page)
+                || matches!(self.store.get(*page).await, Err(Error::NoSuchPage { .. }));
             // Another task's range may contain the page, which passes for free meanwhile.
             let alone = alone && self.plan.tasks == 1;
             let mut model = self.model.lock();
