@@ -26,7 +26,6 @@ mod hostile;
 mod hot;
 mod hot_kept;
 mod identity;
-mod knowledge;
 mod leaving;
 mod locks;
 mod log_gate;

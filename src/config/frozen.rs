@@ -5,7 +5,6 @@ use super::options::Options;
 use crate::error::OpenError;
 use crate::manifest::id::id_bytes;
 use crate::manifest::memory::MemoryManifest;
-use crate::manifest::policy_file::PolicyFile;
 use crate::seam::Seam;
 use crate::tenure::held_dir::{At, HeldDir};
 use pagetier_devio::SharedDevice;
@@ -101,11 +100,6 @@ impl Config {
             Place::Default => self.held.as_ref().map(|held| At::within(held, default)),
             Place::Device(_) => None,
         }
-    }
-
-    /// The file that keeps what the SSD's policy knows across a clean restart.
-    pub(crate) fn policy_file(&self) -> Option<PolicyFile> {
-        PolicyFile::of(self.memory.as_ref(), self.held.as_ref())
     }
 
     pub(crate) fn hdd_place(&self) -> Place {

@@ -11,8 +11,6 @@ pub struct MemoryManifest(Mutex<Cell>);
 #[derive(Debug, Default)]
 struct Cell {
     bytes: Option<Vec<u8>>,
-    /// What would be the file `ssd-policy` in a directory.
-    policy: Option<Vec<u8>>,
     saves: u64,
     failing: Option<Failing>,
     written_bytes: u64,
@@ -30,7 +28,7 @@ impl MemoryManifest {
     /// An independent copy, for a fork of the devices. Its saves do not fail.
     #[must_use]
     pub fn fork(&self) -> Self {
-        Self(Mutex::new(Cell { bytes: self.bytes(), policy: self.policy_file(), ..Cell::default() }))
+        Self(Mutex::new(Cell { bytes: self.bytes(), ..Cell::default() }))
     }
 
     /// Restores the contents that [`MemoryManifest::to_bytes`] returned.
@@ -43,19 +41,6 @@ impl MemoryManifest {
     #[must_use]
     pub fn to_bytes(&self) -> Option<Vec<u8>> {
         self.bytes()
-    }
-
-    /// Test-only: what a store in a directory has in its file `ssd-policy`.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn policy_file(&self) -> Option<Vec<u8>> {
-        self.0.lock().policy.clone()
-    }
-
-    /// Test-only: replaces that file, or removes it.
-    #[doc(hidden)]
-    pub fn set_policy_file(&self, bytes: Option<Vec<u8>>) {
-        self.0.lock().policy = bytes;
     }
 
     /// Test-only: the number of bytes written by all saves.

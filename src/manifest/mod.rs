@@ -2,8 +2,7 @@
 //! encoded, and how a file of it is replaced; when to record, the callers decide.
 //!
 //! Begin with `contents` (the manifest), then `kept` (how it is saved), `file` and `areas` (how a save
-//! survives a crash) and `tail` (how a small change is appended). `policy_file` is apart: it holds nothing
-//! that the store needs.
+//! survives a crash) and `tail` (how a small change is appended).
 
 mod apply;
 pub(crate) mod areas;
@@ -17,7 +16,6 @@ pub(crate) mod log_record;
 pub(crate) mod memory;
 pub(crate) mod only_copies;
 pub(crate) mod page_runs;
-pub(crate) mod policy_file;
 #[cfg(test)]
 mod power_cuts;
 pub(crate) mod saver;

@@ -12,7 +12,6 @@ use crate::manifest::contents::Manifest;
 use crate::manifest::file::{FILE, ManifestFile, SPARE};
 use crate::manifest::id::{id_text, new_id};
 use crate::manifest::kept::ManifestStore;
-use crate::manifest::policy_file;
 use crate::manifest::saver::Saver;
 use crate::manifest::superblock::{AREA_BYTES_MAX, AREA_UNIT};
 use crate::store::devices::Devices;
@@ -32,10 +31,8 @@ use pagetier_devio::{
     DeviceError, DeviceErrorKind, IoOp, Joint, Kept, MemoryDevice, OpenOptions, Reap, SharedDevice,
 };
 use pagetier_page::PageSize;
-use pagetier_policy::{
-    CLUSTER_PAGES_MAX, Costs, FramePolicy, FramePolicyParams, SlotPolicy, SlotPolicyParams,
-};
-use pagetier_ssdcache::{Knowledge, Layout, OpenParams, RING_PAGES_MAX, SsdMode, SsdTier};
+use pagetier_policy::{CLUSTER_PAGES_MAX, Costs, FramePolicy, FramePolicyParams, SlotPolicyParams};
+use pagetier_ssdcache::{Layout, OpenParams, RING_PAGES_MAX, SsdMode, SsdTier};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -138,7 +135,6 @@ impl Builder {
             mode: config.options.ssd_mode,
             closed: was_clean,
             remember: InManifest::of(&manifests, &tenure),
-            knowledge: config.knowledge(&meta.manifest, prepared.layout.slots, was_clean, &tenure),
             progress,
             #[cfg(feature = "mutations")]
             mutation: config.seam.0.0,
@@ -517,26 +513,6 @@ impl Config {
     /// The entries of the outqueue for an SSD of `slots`.
     pub(crate) fn outqueue_entries(&self, slots: u64) -> u64 {
         self.options.outqueue.map_or(slots, |entries| entries as u64)
-    }
-
-    /// What the SSD's policy knew at the close that `manifest` records.
-    fn knowledge(
-        &self,
-        manifest: &Manifest,
-        slots: u32,
-        was_clean: bool,
-        tenure: &Tenure,
-    ) -> Option<Knowledge> {
-        // After any other end the pages on the SSD may be others than the policy knew.
-        let owner = policy_file::Owner::of(manifest, slots, self.options.ssd_policy).filter(|_| was_clean)?;
-        let (file, present) = (self.policy_file()?, tenure.present());
-        let waits = !file.is_in_memory();
-        let tell = move |policy: &mut dyn SlotPolicy| {
-            file.tell(&owner, policy);
-            // A failed opening waits until its thread has closed the file.
-            drop(present);
-        };
-        Some(Knowledge { tell: Box::new(tell), waits })
     }
 
     /// Begins the lease of a store that another machine can open.

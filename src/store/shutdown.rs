@@ -2,14 +2,11 @@
 //!
 //! A shutdown (1) refuses new operations and waits for those in progress, (2) retires the pool: everything is
 //! written, every page leaves memory, and a request finds none, (3) checkpoints the SSD's map and records the
-//! close, (4) saves what the SSD's policy has learned, (5) ends the tenure, so that nothing is written
-//! afterwards, and waits until the locks are free. The shutdown of a shared store runs in a task of its own,
-//! for which all callers wait.
+//! close, (4) ends the tenure, so that nothing is written afterwards, and waits until the locks are free. The
+//! shutdown of a shared store runs in a task of its own, for which all callers wait.
 
 use super::shared::Shared;
 use crate::error::Error;
-use crate::manifest::policy_file::Owner;
-use crate::manifest::saver::Saver;
 use crate::tenure::lock::Tenure;
 use pagetier_devio::task::Boxed;
 use std::sync::Arc;
@@ -48,45 +45,6 @@ impl Shared {
         self.list_hot_at_end().await;
         self.pool.retire().await?;
         self.tier.shutdown().await?;
-        self.note_close().await?;
-        self.save_policy().await;
-        Ok(())
-    }
-
-    /// Saves what the SSD's policy has learned, for the next opening. Last, since the store is closed cleanly
-    /// without it.
-    async fn save_policy(&self) {
-        let Some(file) = self.config.policy_file() else { return };
-        let policy = self.devices.in_use.lock().ssd_policy;
-        let Some(owner) = Owner::of(&self.meta.lock().await.manifest, self.tier.slots(), policy) else {
-            return;
-        };
-        let tenure = Arc::clone(&self.devices.tenure);
-        self.tier
-            .with_policy(|policy, now| async move {
-                let in_memory = file.is_in_memory();
-                let save = move || {
-                    file.save(&owner, &*policy, now);
-                    policy
-                };
-                if in_memory {
-                    return (Some(save()), ());
-                }
-                // Like a save of the manifest: in a thread that may wait, and with the locks, which the next
-                // opener must not get while this store still writes to the directory (I18).
-                let begun = tenure.begin(|hold| {
-                    Saver::default().begin(move || {
-                        let policy = save();
-                        drop(hold);
-                        policy
-                    })
-                });
-                let policy = match begun {
-                    Some(saved) => saved.await,
-                    None => None,
-                };
-                (policy, ())
-            })
-            .await;
+        self.note_close().await
     }
 }

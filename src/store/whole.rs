@@ -223,11 +223,10 @@ impl PageStore {
 
     // ---- the end ----
 
-    /// Closes the store cleanly: writes everything, makes it durable, checkpoints the SSD's map exactly, and
-    /// saves what the SSD's policy has learned, so that the next opening is warm and reads little. Dropping
-    /// the future half-way is equivalent to a crash, and safe. [`PageStore::shutdown`] does the same for a
-    /// store that is shared. When it returns, every descriptor of the store is closed, so that its file
-    /// systems can be unmounted.
+    /// Closes the store cleanly: writes everything, makes it durable, and checkpoints the SSD's map exactly,
+    /// so that the next opening is warm and reads little. Dropping the future half-way is equivalent to a
+    /// crash, and safe. [`PageStore::shutdown`] does the same for a store that is shared. When it returns,
+    /// every descriptor of the store is closed, so that its file systems can be unmounted.
     ///
     /// # Errors
     /// The first failure. The store is closed even so, as by a crash.

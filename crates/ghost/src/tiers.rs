@@ -9,8 +9,6 @@
 //! SSD policies beyond the paper's define their own behaviour: [`SlotPolicy::write_through`],
 //! [`SlotPolicy::admits_on_read`], [`SlotPolicy::append_group`].
 
-mod restart;
-
 use crate::counts::{Counts, LastCluster, TierParams};
 use crate::reference::{Reference, Use};
 use pagetier_policy::{
@@ -82,8 +80,6 @@ pub struct Tiers {
     written_last: LastCluster,
     requested_last: LastCluster,
     counts: Counts,
-    /// When the store was opened: what the clock shows less this is the policies' time.
-    opened: Millis,
 }
 
 impl Tiers {
@@ -122,7 +118,6 @@ impl Tiers {
             written_last: LastCluster::default(),
             requested_last: LastCluster::default(),
             counts: Counts::default(),
-            opened: Millis(0),
         }
     }
 
@@ -150,13 +145,13 @@ impl Tiers {
         self.used
     }
 
-    /// The clock: the busier device's time plus the CPU's, since the opening.
+    /// The clock: the busier device's time plus the CPU's.
     #[must_use]
     pub fn now(&self) -> Millis {
         let costs = &self.params.costs;
         let devices = self.counts.hdd_ms(costs).max(self.counts.ssd_ms(costs));
         let all = devices + self.counts.requests as f64 * self.params.cpu_ms;
-        Millis((all * self.params.clock_rate) as u64 - self.opened.0)
+        Millis((all * self.params.clock_rate) as u64)
     }
 
     /// Applies one reference.

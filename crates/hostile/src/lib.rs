@@ -219,18 +219,6 @@ impl SlotPolicy for HostileSsd {
         }
     }
 
-    fn save(&self, _now: Millis, out: &mut dyn FnMut(&[u8])) -> bool {
-        // Also in pieces of nothing, and with nothing to save after all.
-        (0..self.seed % 99).for_each(|n| out(&vec![n as u8; (n % 7) as usize]));
-        !self.seed.is_multiple_of(3)
-    }
-
-    fn restore(&mut self, from: &mut dyn FnMut(&mut [u8]) -> usize) -> bool {
-        let mut buf = [0; 5];
-        while from(&mut buf) > 0 && self.malice.says_yes() {}
-        self.malice.says_yes()
-    }
-
     fn memory_bytes(&self) -> usize {
         0
     }

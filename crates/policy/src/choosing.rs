@@ -11,8 +11,6 @@
 //! Where settings lead in turns, each change comes when its reason ends, and the sum of all changes costs
 //! more than any of the settings. So each change doubles what the next one must cover, for a while.
 
-use crate::saved::{Reader, Writer};
-
 /// The account must cover this many usual differences: a steady lead is followed after as many stretches and
 /// a third. Fewer, and settings that lead in turns are followed; more, and a changed workload is followed
 /// late.
@@ -112,25 +110,6 @@ impl<const N: usize> Chooser<N> {
         self.before = Some(std::mem::replace(&mut self.chosen, other));
         self.changes += 1;
         Some(other)
-    }
-
-    /// Saves the setting in force and the accounts.
-    pub(crate) fn save(&self, out: &mut Writer<'_>) {
-        out.put(self.chosen as u64);
-        let each = [self.saved_ms, self.usual_ms, self.recent_ms];
-        each.as_flattened().iter().for_each(|&ms| out.put_fraction(ms));
-        out.put_fraction(self.dearer);
-    }
-
-    /// Takes over what [`Chooser::save`] saved. Changes count from now on.
-    pub(crate) fn restore(&mut self, from: &mut Reader<'_>) -> Option<()> {
-        self.chosen = from.below(N)?;
-        let each = [&mut self.saved_ms, &mut self.usual_ms, &mut self.recent_ms];
-        for ms in each.into_iter().flatten() {
-            *ms = from.fraction()?;
-        }
-        self.dearer = from.fraction()?.max(1.0);
-        Some(())
     }
 
     pub(crate) const fn changes(&self) -> u64 {

@@ -468,58 +468,6 @@ pub fn check_ssd(build: impl Fn(&SlotPolicyParams) -> Box<dyn SlotPolicy>) {
         Ok(format!("{event:?}"))
     });
     unknown_pages_are_ignored(build(&params));
-    restarts_are_survived(|| build(&params));
-}
-
-/// What a policy saved is taken over by the next one, and whatever became of it leaves that one sound.
-fn restarts_are_survived(build: impl Fn() -> Box<dyn SlotPolicy>) {
-    for life in 0..LIVES {
-        let mut dice = Dice(life);
-        let begin = |slots| Ssd { policy: build(), slots, zone: Vec::new(), now: Millis(0) };
-        let mut ended = begin(vec![None; SLOTS as usize]);
-        let events = |ssd: &mut Ssd, dice: &mut Dice, what: &str| {
-            for _ in 0..=dice.below(EVENTS) {
-                let event = SsdEvent::draw(dice);
-                let applied = ssd.apply(event).and_then(|()| ssd.policy.validate());
-                assert_eq!(applied, Ok(()), "life {life}, {what}, after {event:?}");
-            }
-        };
-        events(&mut ended, &mut dice, "before the restart");
-        let mut saved = Vec::new();
-        let saves = ended.policy.save(ended.now, &mut |bytes| saved.extend_from_slice(bytes));
-        for damage in ["none", "cut", "changed", "another's"] {
-            let mut bytes = saved.clone();
-            match damage {
-                "cut" => bytes.truncate(dice.below(bytes.len() as u64 + 1) as usize),
-                "changed" if !bytes.is_empty() => {
-                    for _ in 0..=dice.below(4) {
-                        let at = dice.below(bytes.len() as u64) as usize;
-                        bytes[at] = dice.below(256) as u8;
-                    }
-                }
-                "another's" => (0..dice.below(99)).for_each(|_| bytes.push(dice.below(256) as u8)),
-                _ => {}
-            }
-            if damage == "another's" {
-                bytes.rotate_left(saved.len());
-            }
-            let mut next = begin(ended.slots.clone());
-            for (no, slot) in next.slots.iter().zip(0..).filter_map(|(no, slot)| Some(((*no)?, slot))) {
-                next.policy.recovered(p(no), SlotId(slot));
-            }
-            let mut left = &bytes[..];
-            let restored = next.policy.restore(&mut |buf| {
-                let n = left.len().min(buf.len()).min(7);
-                buf[..n].copy_from_slice(&left[..n]);
-                left = &left[n..];
-                n
-            });
-            assert!(restored || !saves || damage != "none", "life {life}: it does not take over its own");
-            let sound = next.policy.validate();
-            assert_eq!(sound, Ok(()), "life {life}: after what was saved was taken over, damage: {damage}");
-            events(&mut next, &mut dice, damage);
-        }
-    }
 }
 
 fn unknown_pages_are_ignored(mut policy: Box<dyn SlotPolicy>) {

@@ -14,7 +14,6 @@ pub mod custom;
 mod placement;
 pub mod pool;
 pub mod rivals;
-mod saved;
 pub mod ssd;
 mod types;
 mod write_budget;

@@ -8,7 +8,6 @@ mod drawn;
 mod interface;
 mod own_policies;
 mod replay;
-mod restart;
 mod sources;
 mod tiers;
 mod what_if;

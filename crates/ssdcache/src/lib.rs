@@ -23,8 +23,7 @@ pub use exec::Homes;
 pub use exec::budget::BudgetStats;
 pub use exec::drain::{DrainProgress, DrainReport};
 pub use exec::open::{
-    Knowledge, OpenError, OpenParams, RecoveryProgress, RecoveryReport, assign, format, identify, mark,
-    newest_label,
+    OpenError, OpenParams, RecoveryProgress, RecoveryReport, assign, format, identify, mark, newest_label,
 };
 pub use exec::quiet::{ExchangeError, Exchanged, NewCacheDevice};
 pub use exec::readmit::{ReadmitError, ReadmitReport, Readmitter};

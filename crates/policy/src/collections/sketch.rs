@@ -7,7 +7,6 @@
 
 use crate::PageId;
 use crate::collections::page_index::mixed;
-use crate::saved::{Reader, Writer};
 
 /// The highest count.
 const COUNT_MAX: u8 = 15;
@@ -55,20 +54,6 @@ impl Sketch {
             // The mask drops the bit that the upper counter shifts into the lower one.
             *cell = *cell >> 1 & 0x77;
         }
-    }
-
-    pub(crate) fn save(&self, out: &mut Writer<'_>) {
-        out.put(self.cells.len() as u64);
-        out.put_bytes(&self.cells);
-    }
-
-    /// Takes over the counters of a sketch of the same size.
-    pub(crate) fn restore(&mut self, from: &mut Reader<'_>) -> Option<()> {
-        // In a sketch of another size each page has other counters.
-        if from.take() != Some(self.cells.len() as u64) {
-            return None;
-        }
-        from.bytes(&mut self.cells)
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {

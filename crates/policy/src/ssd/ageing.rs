@@ -10,7 +10,6 @@
 
 use crate::PageId;
 use crate::collections::page_index::mixed;
-use crate::saved::{Reader, Writer};
 use rustc_hash::FxHashMap;
 
 /// The rule that halves the counts of pages and groups. Accesses are physical: random reads from a device,
@@ -89,32 +88,6 @@ impl Ager {
         }
     }
 
-    pub(crate) fn save(&self, out: &mut Writer<'_>) {
-        if let Some((clock, forecasts)) = &self.counts {
-            out.put(clock.left);
-            if let Some(forecasts) = forecasts {
-                forecasts.save(out);
-            }
-        }
-        if let Some(clock) = &self.sketch {
-            out.put(clock.left);
-        }
-    }
-
-    /// Takes over what [`Ager::save`] saved under the same rules.
-    pub(crate) fn restore(&mut self, from: &mut Reader<'_>) -> Option<()> {
-        if let Some((clock, forecasts)) = &mut self.counts {
-            clock.restore(from)?;
-            if let Some(forecasts) = forecasts {
-                forecasts.restore(from)?;
-            }
-        }
-        if let Some(clock) = &mut self.sketch {
-            clock.restore(from)?;
-        }
-        Some(())
-    }
-
     pub(crate) fn memory_bytes(&self) -> usize {
         let forecasts = self.counts.as_ref().and_then(|(_, forecasts)| forecasts.as_ref());
         forecasts.map_or(0, Forecasts::memory_bytes)
@@ -146,11 +119,6 @@ impl Clock {
 
     fn restart(&mut self) {
         self.left = self.every;
-    }
-
-    fn restore(&mut self, from: &mut Reader<'_>) -> Option<()> {
-        self.left = from.take().filter(|left| (1..=self.every).contains(left))?;
-        Some(())
     }
 }
 
@@ -229,34 +197,6 @@ impl Forecasts {
             f64::from(seen.now) * (by_last / by_all).log2()
         };
         known().map(saved).sum()
-    }
-
-    fn save(&self, out: &mut Writer<'_>) {
-        out.put(self.below);
-        out.put(self.seen.len() as u64);
-        let mut all: Vec<(&PageId, &Seen)> = self.seen.iter().collect();
-        // A hash map's order is not the same after a restart.
-        all.sort_unstable_by_key(|(page, _)| **page);
-        for (page, seen) in all {
-            out.put_page(*page);
-            out.put_fraction(seen.all);
-            out.put(seen.last);
-            out.put(seen.now);
-            out.put(seen.quiet);
-        }
-    }
-
-    fn restore(&mut self, from: &mut Reader<'_>) -> Option<()> {
-        self.below = from.take()?;
-        for _ in 0..from.below(SAMPLE_MAX + 1)? {
-            let page = from.page()?;
-            let all = from.fraction()?;
-            let (last, now) = (from.number()?, from.number()?);
-            // Beyond it, the page would have been forgotten.
-            let quiet = from.number().filter(|&quiet| quiet < QUIET_MAX)?;
-            let _ = self.seen.insert(page, Seen { all, last, now, quiet });
-        }
-        Some(())
     }
 
     fn memory_bytes(&self) -> usize {

@@ -5,8 +5,6 @@
 //! which is α = 1 (equation 1). Page statistics, outqueue and eviction zone are the same. [`CacOptions`] adds
 //! extensions beyond the paper.
 
-mod saved;
-
 use super::ageing::{Ager, Due};
 use super::groups::{Dropped, GroupRules, Groups};
 use super::page_stats::{PageRecord, PageRecordMut, PageStats, SUBRANGES_MAX};
@@ -15,7 +13,6 @@ use super::zone::Zone;
 use super::{Ageing, Cause, GroupStats, PageCounts, SlotPolicy, Verdict};
 use crate::collections::sketch::Sketch;
 use crate::collections::slot_set::SlotSet;
-use crate::saved::{Reader, Writer};
 use crate::{Access, Costs, Location, Millis, PageId, SlotId, SlotPages};
 use std::sync::Arc;
 
@@ -30,7 +27,7 @@ pub enum Alpha {
 }
 
 /// How the cost of evicting a dirty slot counts. A dirty slot holds a version newer than the HDD's; evicting
-/// it takes a copy to the HDD, R_S + W_D. After a crash, every slot counts as clean until it is written.
+/// it takes a copy to the HDD, R_S + W_D. After an opening, every slot counts as clean until it is written.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum EvictionCost {
     /// It does not count, as in the paper.
@@ -341,14 +338,6 @@ impl Estimate {
         }
     }
 
-    /// Replaces the counts of a record by those that were saved.
-    fn replace(&mut self, record: &mut PageRecordMut<'_>, saved: PageStats) {
-        match &mut self.groups {
-            Some(groups) => groups.replace(record, saved),
-            None => record.kept.take_counts(saved),
-        }
-    }
-
     fn memory_bytes(&self) -> usize {
         let groups = self.groups.as_ref().map_or(0, Groups::memory_bytes);
         let sketch = self.sketch.as_ref().map_or(0, Sketch::memory_bytes);
@@ -360,11 +349,8 @@ impl Estimate {
 #[derive(Debug)]
 pub struct Cac {
     stats: Tracked<PageStats>,
-    /// The time of the latest read, on the caller's clock.
+    /// The time of the latest read.
     now: Millis,
-    /// The time that earlier openings took, in milliseconds: the caller's clock begins anew with each, and
-    /// the pages' ages do not.
-    earlier_ms: u64,
     zone: Zone,
     estimate: Estimate,
     ager: Option<Ager>,
@@ -379,16 +365,10 @@ impl Cac {
         Self {
             stats: Tracked::new(params.slots, params.frames, params.outqueue_entries, 0),
             now: Millis(0),
-            earlier_ms: 0,
             zone: if options.strict_zone { Zone::strict() } else { Zone::new() },
             estimate: Estimate::new(options, params),
             ager: ages.then(|| Ager::new(options.ageing, sketch, params.slots)),
         }
-    }
-
-    /// The policy's own clock, by which pages age: it stands still while the store is closed.
-    fn clock(&self, now: Millis) -> Millis {
-        Millis(self.earlier_ms.saturating_add(now.0))
     }
 
     /// Updates the slot's position in the zone after the record's counts or group changed.
@@ -401,7 +381,6 @@ impl Cac {
 
     /// Ages the counts, if due, after a physical access to `page`.
     fn age(&mut self, page: PageId, now: Millis) {
-        let now = self.clock(now);
         let Some(ager) = &mut self.ager else { return };
         match ager.accessed(page) {
             Due::Nothing => {}
@@ -418,7 +397,6 @@ impl Cac {
 
     /// Finds the record of a page that was read, or creates it.
     fn find_or_track(&mut self, page: PageId, from: Option<Location>, now: Millis) -> RecordId {
-        let now = self.clock(now);
         self.stats.find(page).unwrap_or_else(|| {
             let id = self.stats.track(page, PageStats::new(now));
             if from.is_some() {
@@ -431,7 +409,6 @@ impl Cac {
     }
 
     fn settle(&mut self, id: RecordId, now: Millis) {
-        let now = self.clock(now);
         self.estimate.settle(&mut self.stats.get_mut(id), now);
         self.reposition(id);
     }
@@ -469,8 +446,7 @@ impl SlotPolicy for Cac {
         // Sequential reads do not count (section 5.3): a scan costs a disk little, and would make every page
         // of a table look worth caching.
         if let (Some(location), Access::Random) = (from, access) {
-            let clock = self.clock(now);
-            self.estimate.read(&mut self.stats.get_mut(id), location, clock);
+            self.estimate.read(&mut self.stats.get_mut(id), location, now);
             self.reposition(id);
         }
         self.stats.set_buffered(id, true);
@@ -480,7 +456,6 @@ impl SlotPolicy for Cac {
     }
 
     fn logical(&mut self, page: PageId, n: u32, location: Location, now: Millis) {
-        let now = self.clock(now);
         if let Some(id) = self.stats.find(page) {
             self.estimate.logical(&mut self.stats.get_mut(id), n, location, now);
         }
@@ -505,10 +480,7 @@ impl SlotPolicy for Cac {
             // group's sums.
             Cause::Evicted => self.settle(id, now),
             // The page stays in the pool: it only needs a group, for its α.
-            Cause::Cleaned | Cause::Read => {
-                let now = self.clock(now);
-                self.estimate.assign(&mut self.stats.get_mut(id), now);
-            }
+            Cause::Cleaned | Cause::Read => self.estimate.assign(&mut self.stats.get_mut(id), now),
         }
         let benefit = self.estimate.benefit(self.stats.get(id)) + self.estimate.saved_at_once(cause);
         let (zone, now) = self.zone();
@@ -536,7 +508,6 @@ impl SlotPolicy for Cac {
             // The slot's page is evicted without a call of its own, if the store overwrites the slot.
             self.removed(before, true, now);
         }
-        let now = self.clock(now);
         let id = self.stats.find(page).unwrap_or_else(|| self.stats.track(page, PageStats::new(now)));
         if let Some(before) = self.stats.slot(id) {
             // A page that moves to another slot must not stay a candidate in the one it left.
@@ -640,18 +611,6 @@ impl SlotPolicy for Cac {
         let before = std::mem::replace(&mut self.estimate.costs, costs);
         let (zone, now) = self.zone();
         zone.reprice(&before, &costs, now);
-    }
-
-    fn save(&self, now: Millis, out: &mut dyn FnMut(&[u8])) -> bool {
-        self.write_down(now, &mut Writer::new(out));
-        true
-    }
-
-    fn restore(&mut self, from: &mut dyn FnMut(&mut [u8]) -> usize) -> bool {
-        let restored = self.take_over(&mut Reader::new(from)).is_some();
-        // Whatever was in it was ranked by other counts.
-        self.zone.clear();
-        restored
     }
 
     fn memory_bytes(&self) -> usize {

@@ -16,7 +16,6 @@
 
 use super::page_stats::{Counted, PageRecord, PageRecordMut, PageStats};
 use super::tracked::Tracked;
-use crate::saved::{Reader, Writer};
 use crate::{GroupStats, Millis, SpaceId};
 use rustc_hash::FxHashMap;
 
@@ -29,10 +28,6 @@ pub enum Dropped {
     /// The page's reads are subtracted: the sums are those of the tracked pages.
     Subtracted,
 }
-
-/// The maximum number of groups that are restored, 50 MiB of them, and the maximum of each of their sums.
-const RESTORED_MAX: u64 = 1 << 20;
-const SUM_MAX: u64 = 1 << 62;
 
 /// The parameters that form groups and bound their factors.
 #[derive(Clone, Copy, Debug)]
@@ -106,16 +101,8 @@ impl Group {
         self.logical_hdd -= u64::from(c.logical_hdd);
     }
 
-    fn sums(&self) -> [u64; 4] {
-        [self.reads_ssd, self.reads_hdd, self.logical_ssd, self.logical_hdd]
-    }
-
-    fn sums_mut(&mut self) -> [&mut u64; 4] {
-        [&mut self.reads_ssd, &mut self.reads_hdd, &mut self.logical_ssd, &mut self.logical_hdd]
-    }
-
     fn halve(&mut self) {
-        for sum in self.sums_mut() {
+        for sum in [&mut self.reads_ssd, &mut self.reads_hdd, &mut self.logical_ssd, &mut self.logical_hdd] {
             *sum /= 2;
         }
     }
@@ -139,11 +126,6 @@ pub(crate) struct Groups {
 impl Groups {
     pub(crate) fn new(rules: GroupRules) -> Self {
         Self { rules, by_space: FxHashMap::default(), span_min: 0.0, halved: None }
-    }
-
-    /// The number of subranges.
-    pub(crate) fn subranges(&self) -> u16 {
-        self.rules.subranges
     }
 
     /// α of the record's group; 1 for a page that has none yet.
@@ -252,12 +234,6 @@ impl Groups {
         &mut groups[at]
     }
 
-    /// As [`Groups::group`], without making one: there may be many that no tracked page has.
-    fn find(&self, space: SpaceId, subrange: u16) -> &Group {
-        let groups = self.by_space.get(&space);
-        groups.and_then(|groups| groups.get(usize::from(subrange))).unwrap_or(&Group::EMPTY)
-    }
-
     fn enter(&mut self, record: &mut PageRecordMut<'_>, subrange: u16, counted: Counted) {
         record.kept.set_subrange(subrange);
         let rules = self.rules;
@@ -302,8 +278,8 @@ impl Groups {
         groups + self.by_space.capacity() * (size_of::<(SpaceId, Vec<Group>)>() + 1)
     }
 
-    /// The groups that these records alone would make, without their factors.
-    fn recount<'a>(&self, live: impl Iterator<Item = PageRecord<'a>>) -> Self {
+    /// Recounts the groups' pages, and their sums if these are those of the tracked pages.
+    pub(crate) fn validate<'a>(&self, live: impl Iterator<Item = PageRecord<'a>>) -> Result<(), String> {
         let mut recount = Self::new(self.rules);
         for record in live {
             if let Some(subrange) = record.kept.subrange() {
@@ -312,93 +288,13 @@ impl Groups {
                 group.add(record.kept.counted(self.rules.step));
             }
         }
-        recount
-    }
-
-    /// Saves what the records do not say: the reads of pages that are no longer tracked, and when counts were
-    /// halved.
-    pub(crate) fn save<'a>(&self, live: impl Iterator<Item = PageRecord<'a>>, out: &mut Writer<'_>) {
-        let tracked = self.recount(live);
-        out.put_fraction(self.rules.width_per_min);
-        out.put(self.rules.subranges);
-        out.put_fraction(self.span_min);
-        // One more than the time, since 0 is none.
-        out.put(self.halved.map_or(0, |at| at.0.saturating_add(1)));
-        let mut dropped = Vec::new();
-        for (&space, groups) in &self.by_space {
-            for (group, subrange) in groups.iter().zip(0_u16..) {
-                let mut sums = group.sums();
-                for (sum, counted) in sums.iter_mut().zip(tracked.find(space, subrange).sums()) {
-                    *sum = sum.saturating_sub(counted);
-                }
-                if sums != [0; 4] {
-                    dropped.push((space, subrange, sums));
-                }
-            }
-        }
-        // A hash map's order is not the same after a restart.
-        dropped.sort_unstable();
-        out.put(dropped.len() as u64);
-        for (space, subrange, sums) in dropped {
-            out.put(space.0);
-            out.put(subrange);
-            sums.into_iter().for_each(|sum| out.put(sum));
-        }
-    }
-
-    /// Takes over what [`Groups::save`] saved. The pages follow ([`Groups::replace`]).
-    pub(crate) fn restore(&mut self, from: &mut Reader<'_>) -> Option<()> {
-        let rules = self.rules;
-        // The pages' subranges would be other groups.
-        let same = from.fraction()? == rules.width_per_min && from.number() == Some(rules.subranges);
-        if !same {
-            return None;
-        }
-        self.span_min = from.fraction()?;
-        self.halved = from.take()?.checked_sub(1).map(Millis);
-        let count = from.take()?;
-        let mut room = RESTORED_MAX;
-        for _ in 0..count {
-            let (space, subrange): (_, u16) = (SpaceId(from.number()?), from.number()?);
-            if subrange >= rules.subranges {
-                return None;
-            }
-            // A space has all groups up to its highest one: only those that are added take room.
-            let groups = self.by_space.get(&space).map_or(0, Vec::len);
-            room = room.checked_sub((u64::from(subrange) + 1).saturating_sub(groups as u64))?;
-            let mut dropped = [0; 4];
-            for sum in &mut dropped {
-                *sum = from.take().filter(|&sum| sum < SUM_MAX)?;
-            }
-            if rules.dropped == Dropped::Kept {
-                let group = self.group(space, subrange);
-                for (sum, more) in group.sums_mut().into_iter().zip(dropped) {
-                    *sum = sum.saturating_add(more).min(SUM_MAX);
-                }
-                group.alpha = rules.alpha(group.miss_ssd(), group.miss_hdd());
-            }
-        }
-        Some(())
-    }
-
-    /// Replaces the counts of a record by those that were saved. The page keeps its place.
-    pub(crate) fn replace(&mut self, record: &mut PageRecordMut<'_>, saved: PageStats) {
-        self.leave(record.shared(), record.kept.counted(self.rules.step));
-        record.kept.take_counts(saved);
-        if let Some(subrange) = saved.subrange() {
-            self.enter(record, subrange, saved.counted(self.rules.step));
-        }
-    }
-
-    /// Recounts the groups' pages, and their sums if these are those of the tracked pages.
-    pub(crate) fn validate<'a>(&self, live: impl Iterator<Item = PageRecord<'a>>) -> Result<(), String> {
-        let recount = self.recount(live);
         for (space, groups) in &self.by_space {
             for (at, have) in groups.iter().enumerate() {
-                let want = recount.find(*space, at as u16);
+                let want = *recount.group(*space, at as u16);
+                let sums = |g: &Group| [g.reads_ssd, g.reads_hdd, g.logical_ssd, g.logical_hdd];
                 let sums_hold = match self.rules.dropped {
-                    Dropped::Subtracted => have.sums() == want.sums(),
-                    Dropped::Kept => have.sums().iter().zip(want.sums()).all(|(have, want)| *have >= want),
+                    Dropped::Subtracted => sums(have) == sums(&want),
+                    Dropped::Kept => sums(have).iter().zip(sums(&want)).all(|(have, want)| *have >= want),
                 };
                 let alpha = self.rules.alpha(have.miss_ssd(), have.miss_hdd());
                 if have.pages != want.pages || !sums_hold || have.alpha != alpha {
@@ -407,46 +303,5 @@ impl Groups {
             }
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Saves the groups of `spaces` spaces, whose pages are no longer tracked. Returns how many the next
-    /// policy takes over; `None`: it refuses them.
-    fn taken_over(spaces: u32) -> Option<usize> {
-        let (alpha_min, alpha_max, subranges) = (0.001, 1000.0, 1000);
-        let rules = GroupRules {
-            width_per_min: 1.0,
-            subranges,
-            alpha_min,
-            alpha_max,
-            dropped: Dropped::Kept,
-            step: 1,
-        };
-        let mut groups = Groups::new(rules);
-        for (space, subrange) in (0..spaces).flat_map(|space| (0..subranges).map(move |at| (space, at))) {
-            groups.group(SpaceId(space), subrange).logical_hdd = 1;
-        }
-        let mut saved = Vec::new();
-        let mut sink = |bytes: &[u8]| saved.extend_from_slice(bytes);
-        groups.save(std::iter::empty(), &mut Writer::new(&mut sink));
-        let (mut left, mut next) = (&saved[..], Groups::new(rules));
-        let mut source = |buf: &mut [u8]| {
-            let n = left.len().min(buf.len());
-            buf[..n].copy_from_slice(&left[..n]);
-            left = &left[n..];
-            n
-        };
-        next.restore(&mut Reader::new(&mut source))?;
-        Some(next.stats().len())
-    }
-
-    #[test]
-    fn the_groups_of_many_spaces_are_taken_over_up_to_a_limit() {
-        assert_eq!(taken_over(100), Some(100_000));
-        assert_eq!(taken_over(1 + RESTORED_MAX as u32 / 1000), None);
     }
 }

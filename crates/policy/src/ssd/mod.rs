@@ -236,23 +236,6 @@ pub trait SlotPolicy: Send + Sync + std::fmt::Debug {
     /// Sets new costs, from calibration or online measurement. Policies that do not use costs ignore it.
     fn set_costs(&mut self, _costs: Costs) {}
 
-    /// Writes what the policy has learned to `out`, in pieces, for [`SlotPolicy::restore`] after a clean
-    /// restart; returns whether it has anything to write. Pages in memory count as if they had left it.
-    /// Default: nothing is written.
-    fn save(&self, _now: Millis, _out: &mut dyn FnMut(&[u8])) -> bool {
-        false
-    }
-
-    /// Takes over what the same policy, with the same options and as many slots, saved before a clean
-    /// restart. `from` fills the buffer with the next bytes and returns their number, 0 at the end. Called at
-    /// most once: after [`SlotPolicy::recovered`] for every page on the SSD, before any other event.
-    ///
-    /// The bytes may be anything. A policy reads them up to the first that it could not have written, and
-    /// then returns false; what it has taken over until then must leave it sound, though perhaps misinformed.
-    fn restore(&mut self, _from: &mut dyn FnMut(&mut [u8]) -> usize) -> bool {
-        false
-    }
-
     /// The memory that the policy's tables take, in bytes.
     fn memory_bytes(&self) -> usize;
 

@@ -1,7 +1,6 @@
 //! CAC's and CC's statistics of a page (2013 paper, section 5.1): with its place, 36 bytes.
 
 use super::tracked::{Kept, PLACE_BITS, Record, Stored};
-use crate::saved::{Reader, Writer};
 use crate::{Location, Millis, PageCounts};
 
 /// The bits of the page's place.
@@ -185,49 +184,6 @@ impl PageStats {
         self.waiting = 0;
         self.tag &= !(READ_WAITS_SSD | READ_WAITS_HDD | LOGICAL_WAITS_SSD);
         self.counted(step)
-    }
-
-    /// Takes over the counts of `other`, but not its place.
-    pub(crate) fn take_counts(&mut self, other: Self) {
-        let place = self.place();
-        *self = other;
-        self.set_place(place);
-    }
-
-    /// Saves the counts, but not the page's place.
-    pub(crate) fn save(&self, out: &mut Writer<'_>) {
-        let Self { reads_hdd, reads_ssd, writes_hdd, writes_ssd, logical_hdd, logical_ssd, .. } = *self;
-        for count in [reads_hdd, reads_ssd, writes_hdd, writes_ssd, logical_hdd, logical_ssd, self.born_ds] {
-            out.put(count);
-        }
-        out.put(self.tag & !PLACE);
-        out.put(self.waiting);
-    }
-
-    /// The counts that [`PageStats::save`] saved, of a page that is in no place yet. An access counts `step`.
-    pub(crate) fn restored(from: &mut Reader<'_>, step: u32, subranges: u16) -> Option<Self> {
-        let mut counts = [0; 7];
-        for count in &mut counts {
-            *count = from.number()?;
-        }
-        let [reads_hdd, reads_ssd, writes_hdd, writes_ssd, logical_hdd, logical_ssd, born_ds] = counts;
-        let tag: u16 = from.number()?;
-        let waiting = from.number()?;
-        let stats = Self {
-            reads_hdd,
-            reads_ssd,
-            writes_hdd,
-            writes_ssd,
-            logical_hdd,
-            logical_ssd,
-            born_ds,
-            tag: tag & !PLACE,
-            waiting,
-        };
-        // A read that waits is in its count.
-        let waits = |flag: u16, count: u32| stats.tag & flag == 0 || count >= step;
-        let waits = waits(READ_WAITS_SSD, reads_ssd) && waits(READ_WAITS_HDD, reads_hdd);
-        (waits && stats.subrange().is_none_or(|at| at < subranges)).then_some(stats)
     }
 
     /// Halves every count. No read may wait.

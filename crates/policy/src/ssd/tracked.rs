@@ -317,26 +317,6 @@ impl<T: Kept> Tracked<T> {
         all.filter_map(|(at, stored)| Some((stored.slot()?, RecordId(at as u32))))
     }
 
-    /// Every record of a page on the SSD, by slot.
-    pub(crate) fn by_slot(&self) -> impl Iterator<Item = (SlotId, Record<&T>)> {
-        let all = self.by_slot.iter().zip(0..).filter(|(at, _)| **at != NIL);
-        all.map(|(&at, slot)| (SlotId(slot), self.get(RecordId(at))))
-    }
-
-    /// Every record of a page that is not on the SSD: the outqueue from its oldest page on, and then the
-    /// pages in memory.
-    pub(crate) fn away(&self) -> impl Iterator<Item = Record<&T>> {
-        let there = |at: u32| Some(at).filter(|&at| at != NIL);
-        let newer = move |&at: &u32| {
-            let away = self.all.stored[at as usize].link() as usize;
-            there(self.all.away[away].newer)
-        };
-        let queued = std::iter::successors(there(self.oldest), newer).map(|at| self.get(RecordId(at)));
-        let in_memory =
-            self.live().map(|(_, record)| record).filter(|record| record.kept.place() == BUFFERED);
-        queued.chain(in_memory)
-    }
-
     /// Records whether the page is in the pool.
     pub(crate) fn set_buffered(&mut self, id: RecordId, buffered: bool) {
         self.all.stored[id.0 as usize].set(BUFFERED, buffered);
@@ -369,11 +349,6 @@ impl<T: Kept> Tracked<T> {
             self.by_slot[slot.at()] = id.0;
         }
         self.settle(id);
-    }
-
-    /// The outqueue's capacity in pages.
-    pub(crate) fn queued_max(&self) -> usize {
-        self.queued_max
     }
 
     /// If the outqueue exceeds its capacity: the least recently queued record, and the excess.

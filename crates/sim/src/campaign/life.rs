@@ -106,7 +106,7 @@ impl<'a> Life<'a> {
         let disks = if self.bereft { disks.bereft(self.seed) } else { disks };
         let disks = self.plan.with_latencies(disks);
         let (manifest, mut model) = match self.start {
-            Start::Crash(moment, outcome) => (moment.manifest_found(outcome), moment.model.clone()),
+            Start::Crash(moment, _) => (moment.manifest.fork(), moment.model.clone()),
             Start::Stranger(..) | Start::Blank => {
                 (MemoryManifest::default(), Model::starting_at(self.first_version))
             }

@@ -6,8 +6,6 @@ use super::model::Model;
 use super::plan::Plan;
 use pagetier::MemoryManifest;
 use pagetier_devio::{SimMoment, SimPower};
-use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
 use std::ops::Range;
 
 /// The range of both copies of a superblock, on either device.
@@ -91,39 +89,6 @@ impl Crash<'_> {
 }
 
 impl Moment {
-    /// The manifest after a crash at this moment. No flush covers the file of the SSD's policy beside it, so
-    /// anything may be left of that.
-    pub(super) fn manifest_found(&self, outcome: Outcome) -> MemoryManifest {
-        let (Outcome::Cut(seed) | Outcome::Killed(seed) | Outcome::Landed(seed)) = outcome;
-        let manifest = self.manifest.fork();
-        if let Some(mut file) = manifest.policy_file() {
-            let rng = &mut SmallRng::seed_from_u64(seed ^ 0x9011_c7f1);
-            match rng.random_range(0..4) {
-                0 => {}
-                1 => manifest.set_policy_file(None),
-                2 => {
-                    file.truncate(rng.random_range(0..file.len().max(1)));
-                    manifest.set_policy_file(Some(file));
-                }
-                _ if file.len() < 4 => {}
-                _ => {
-                    // With a checksum that matches, as no crash leaves it: the policy must survive it.
-                    let end = file.len().saturating_sub(12);
-                    for byte in file.iter_mut().take(end).skip(56) {
-                        if rng.random_bool(0.02) {
-                            *byte = rng.random();
-                        }
-                    }
-                    let sum = file.len().saturating_sub(4);
-                    let crc = crc32c::crc32c(&file[..sum]);
-                    file[sum..].copy_from_slice(&crc.to_le_bytes());
-                    manifest.set_policy_file(Some(file));
-                }
-            }
-        }
-        manifest
-    }
-
     /// The devices after a crash at this moment.
     pub(super) fn crashed(&self, outcome: Outcome) -> Disks {
         let power = bounded_power();

@@ -199,7 +199,7 @@ pub(super) fn examine(crash: Crash<'_>, lenient: Lenient, rate: Rate) -> Result<
     in_virtual_time(async {
         let model = moment.model.clone();
         if matches!(rate, Rate::Never) {
-            let manifest = Arc::new(moment.manifest_found(outcome));
+            let manifest = Arc::new(moment.manifest.fork());
             let store = plan.open(disks.shared(), &manifest).await?;
             // It reads its list, and the pages that the list names, beside the check.
             plan.keep_hot_set(&store).await?;
@@ -208,7 +208,7 @@ pub(super) fn examine(crash: Crash<'_>, lenient: Lenient, rate: Rate) -> Result<
             return Ok(Examined { checked, moments: Vec::new() });
         }
         let disks = plan.with_latencies(disks);
-        let probe = Probe::new(plan, disks, moment.manifest_found(outcome), model, seed ^ 0x77);
+        let probe = Probe::new(plan, disks, moment.manifest.fork(), model, seed ^ 0x77);
         probe.set(rate, Phase::Recovering, moment.depth + 1);
         probe.follow(outcome);
         let store = Arc::new(probe.open(plan).await?);

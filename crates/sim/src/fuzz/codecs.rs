@@ -5,9 +5,6 @@ use super::specimen::{BLOCK, Copies, reseal, sealed_manifest, specimen_of};
 use pagetier_page::{
     Defect, Flags, HEADER_BYTES, Header, PageId, SpaceId, Stamp, StoreSeed, format_home, seal, verify,
 };
-use pagetier_policy::{
-    Access, Cause, Costs, Location, Millis, SlotId, SlotPolicy, SlotPolicyParams, SsdPolicy,
-};
 use pagetier_ssdcache::{
     Backing, Block, Found, HddFlush, HomeBatches, JournalSeq, Label, MapBody, MapHeader, Places, RECORDS_MAX,
     Superblock,
@@ -53,14 +50,6 @@ pub fn page_header(input: &[u8]) {
 /// Opens a store on changed bytes of a closed or a crashed store.
 fn opened(input: &mut Input<'_>, change: impl FnOnce(&mut Copies, &mut Input<'_>)) {
     let specimen = specimen_of(input.byte().is_multiple_of(2));
-    let mut copies = specimen.copies();
-    change(&mut copies, input);
-    specimen.open(copies);
-}
-
-/// The same with a closed store.
-fn opened_closed(input: &mut Input<'_>, change: impl FnOnce(&mut Copies, &mut Input<'_>)) {
-    let specimen = specimen_of(false);
     let mut copies = specimen.copies();
     change(&mut copies, input);
     specimen.open(copies);
@@ -243,57 +232,6 @@ fn adopted(input: &[u8], specimen: &[u8]) -> Vec<u8> {
         let _ = fields.insert(id.to_owned(), specimen[id].clone());
     }
     Value::Object(fields).to_string().into_bytes()
-}
-
-/// What a policy saved, taken over by policies and by a store that was closed.
-pub fn ssd_policy(input: &[u8]) {
-    for name in ["cac:ageing,rewrite,sketch", "cac", "cc:ageing=2,dirty", "auto", "auto:pin=second-sight"] {
-        let Ok(policy) = name.parse::<SsdPolicy>() else { panic!("{name} is no policy") };
-        policy_taking_over(&mut *policy.build(&SlotPolicyParams::new(Costs::PAPER, 16, 8)), input);
-    }
-    opened_closed(&mut Input::new(input), |copies, input| {
-        let Some(file) = &mut copies.policy_file else { panic!("a closed store has saved nothing") };
-        // Behind the header with the policy's name, and before the length and the checksum.
-        let (from, to) = (56 + "auto".len(), file.len() - 12);
-        let at = from + input.word() as usize % (to - from);
-        let len = usize::from(input.byte()).min(to - at);
-        put(file, at as u64, input.take(len));
-        let sum = file.len() - 4;
-        let crc = crc32c::crc32c(&file[..sum]);
-        file[sum..].copy_from_slice(&crc.to_le_bytes());
-    });
-}
-
-/// Takes over `input`, decides, and saves what the next policy can take over in turn.
-fn policy_taking_over(policy: &mut dyn SlotPolicy, input: &[u8]) {
-    let (page, now) = (|no: u32| PageId::new(SpaceId(1), no), Millis(70_000));
-    (0..12).for_each(|slot| policy.recovered(page(slot), SlotId(slot)));
-    let mut left = input;
-    let _ = policy.restore(&mut |buf| {
-        let len = left.len().min(buf.len());
-        buf[..len].copy_from_slice(&left[..len]);
-        left = &left[len..];
-        len
-    });
-    assert_eq!(policy.validate(), Ok(()));
-    let (mut zone, mut victims) = (Vec::new(), Vec::new());
-    policy.start_zone(8, &mut |_| true, now, &mut zone);
-    for no in 0..200 {
-        let no = no % 30;
-        let (page, location) = (page(no), if no < 12 { Location::Ssd } else { Location::Hdd });
-        policy.read(page, Some(location), Access::Random, now);
-        policy.logical(page, 3, location, now);
-        policy.wrote(page, location, now);
-        if location == Location::Hdd {
-            let _ = policy.consider(page, Cause::Evicted, 0, &mut |_| true, now);
-        }
-        policy.left_pool(page, now);
-        policy.next_victims(2, now, &mut victims);
-    }
-    assert_eq!(policy.validate(), Ok(()));
-    let mut bytes = 0;
-    assert!(policy.save(now, &mut |piece| bytes += piece.len()));
-    assert!(bytes > 0);
 }
 
 /// Arbitrary changes anywhere.

@@ -7,7 +7,6 @@
 //! | `map`, `journal` | a checkpoint's header and body; journal blocks |
 //! | `ring` | a sequence of events in a ring, and changes to the ring's area |
 //! | `manifest` | the manifest's line of JSON |
-//! | `ssd_policy` | what the SSD's policy saved at a clean close |
 //! | `store` | changes anywhere to a closed or crashed store |
 //!
 //! A target decodes a structure's bytes as they are, and again with a matching checksum, which the fuzzer
@@ -19,15 +18,13 @@ mod codecs;
 mod damage;
 mod specimen;
 
-pub use codecs::{
-    hdd_superblock, journal, manifest, map, page_header, ring, ssd_policy, ssd_superblock, store,
-};
+pub use codecs::{hdd_superblock, journal, manifest, map, page_header, ring, ssd_superblock, store};
 
 /// A target: processes an input, and panics on a defect.
 pub type Target = fn(&[u8]);
 
 /// Every target by name, which is also the name of its corpus and of its file in `fuzz/fuzz_targets`.
-pub const TARGETS: [(&str, Target); 9] = [
+pub const TARGETS: [(&str, Target); 8] = [
     ("page_header", page_header),
     ("ssd_superblock", ssd_superblock),
     ("hdd_superblock", hdd_superblock),
@@ -35,6 +32,5 @@ pub const TARGETS: [(&str, Target); 9] = [
     ("journal", journal),
     ("ring", ring),
     ("manifest", manifest),
-    ("ssd_policy", ssd_policy),
     ("store", store),
 ];

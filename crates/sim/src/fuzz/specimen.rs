@@ -28,8 +28,6 @@ pub(super) struct Specimen {
     hdd: Kept,
     ssd: Kept,
     manifest: Vec<u8>,
-    /// What the SSD's policy saved.
-    policy_file: Option<Vec<u8>>,
     seed: StoreSeed,
     layout: Layout,
     truth: Truth,
@@ -41,7 +39,6 @@ pub(super) struct Copies {
     pub(super) ssd: Vec<u8>,
     /// The manifest without its checksum.
     pub(super) manifest_line: Vec<u8>,
-    pub(super) policy_file: Option<Vec<u8>>,
     /// The seed of the checksums of maps and journal.
     pub(super) seed: StoreSeed,
     pub(super) layout: Layout,
@@ -85,7 +82,6 @@ impl Specimen {
             hdd: self.hdd.bytes.clone(),
             ssd: self.ssd.bytes.clone(),
             manifest_line: line.to_vec(),
-            policy_file: self.policy_file.clone(),
             seed: self.seed,
             layout: self.layout,
             homes_at: 1 << 20,
@@ -103,7 +99,6 @@ impl Specimen {
         run(async {
             let (hdd, ssd) = (self.hdd.with(&copies.hdd).await, self.ssd.with(&copies.ssd).await);
             let manifest = Arc::new(MemoryManifest::from_bytes(manifest));
-            manifest.set_policy_file(copies.policy_file);
             let mut truth = self.truth.clone();
             for life in 0..2 {
                 let Ok(store) = open(&manifest, &hdd, &ssd).await else { return };
@@ -227,10 +222,8 @@ async fn build(closed: bool) -> Result<Specimen, Box<dyn std::error::Error>> {
     let (hdd, ssd) = (Kept::of(hdd), Kept::of(ssd));
     let shared: SharedDevice = Arc::new(ssd.device.fork(0, &SimPower::new()));
     let Found::Superblock(superblock) = identify(&shared).await? else { return Err("no superblock".into()) };
-    let policy_file = manifest.policy_file();
     let manifest = manifest.compacted().to_bytes().ok_or("no manifest")?;
-    let (seed, layout) = (superblock.seed(), superblock.layout);
-    Ok(Specimen { hdd, ssd, manifest, policy_file, seed, layout, truth })
+    Ok(Specimen { hdd, ssd, manifest, seed: superblock.seed(), layout: superblock.layout, truth })
 }
 
 /// Writes pages repeatedly, so that old versions remain on the devices.

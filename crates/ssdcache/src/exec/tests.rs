@@ -4,7 +4,7 @@
 #[path = "../../tests/common/mod.rs"]
 mod common;
 
-use crate::exec::open::{Knowledge, OpenParams, open};
+use crate::exec::open::{OpenParams, open};
 use crate::exec::single::{ATTEMPTS_MAX, read_agreed};
 use crate::exec::write_home::{HomeBound, Outcome};
 use crate::exec::{Core, Homes};
@@ -19,8 +19,7 @@ use pagetier_devio::{
 };
 use pagetier_page::{Flags, Lsn, PageId, Stamp};
 use pagetier_policy::{Access, Location};
-use std::sync::{Arc, OnceLock};
-use std::thread;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
@@ -193,25 +192,6 @@ async fn an_exchange_waits_for_the_reads_of_slots() {
     assert!(timeout(LONG, quiet.vacant()).await.is_err(), "a slot is being read");
     core.state.lock().slots.end_read(slot);
     drop(timeout(LONG, quiet.vacant()).await.expect("none is being read"));
-}
-
-#[tokio::test]
-async fn what_waits_for_files_tells_the_policy_on_a_thread_that_may_wait() {
-    for waits in [false, true] {
-        let power = SimPower::new();
-        let device = |name, seed| Arc::new(SimDevice::new(name, 1 << 20, seed, &power));
-        let (hdd, ssd) = (device("hdd", 1), device("ssd", 2));
-        formatted(&ssd, layout(8)).await;
-        let told_on = Arc::new(OnceLock::new());
-        let sink = Arc::clone(&told_on);
-        let tell = Box::new(move |_: &mut dyn pagetier_policy::SlotPolicy| {
-            sink.set(thread::current().id()).expect("it is told once");
-        });
-        let mut params = params(&hdd, &ssd, layout(8), "lru2");
-        params.knowledge = Some(Knowledge { tell, waits });
-        open(params).await.expect("it opens");
-        assert_eq!(told_on.get() != Some(&thread::current().id()), waits);
-    }
 }
 
 /// Homes without a place for any page.

@@ -11,8 +11,7 @@ use pagetier_bufpool::{DirtyPage, Displaced, FENCED, Fetched, Tier, TierError, W
 use pagetier_devio::task::{self, Boxed};
 use pagetier_devio::{Claim, IoBuf, IoClass, OnChange, SharedDevice};
 use pagetier_page::{Lsn, PageId, SpaceId, Stamp};
-use pagetier_policy::ssd::NoSsd;
-use pagetier_policy::{Access, Costs, Location, Millis, SlotPolicy};
+use pagetier_policy::{Access, Costs, Location};
 use parking_lot::Mutex;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -155,22 +154,6 @@ impl SsdTier {
             }
             Ok(())
         })
-    }
-
-    /// Lends the policy to `use_it`, with the present time, after a shutdown: no event reaches it meanwhile,
-    /// and reports find a policy that knows nothing. The lock of the slots is free, since to save what a
-    /// large SSD's policy knows takes seconds.
-    pub async fn with_policy<T, F>(&self, use_it: impl FnOnce(Box<dyn SlotPolicy>, Millis) -> F) -> T
-    where
-        F: Future<Output = (Option<Box<dyn SlotPolicy>>, T)>,
-    {
-        let now = self.core.now();
-        let policy = self.core.state.lock().slots.lend_policy(Box::new(NoSsd));
-        let (policy, result) = use_it(policy, now).await;
-        if let Some(policy) = policy {
-            drop(self.core.state.lock().slots.lend_policy(policy));
-        }
-        result
     }
 
     /// Subscribes to events from now on. A slow subscriber loses the oldest.

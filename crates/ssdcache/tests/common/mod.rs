@@ -80,7 +80,6 @@ pub(crate) fn params(hdd: &Arc<SimDevice>, ssd: &Arc<SimDevice>, layout: Layout,
         mode: SsdMode::WriteBack,
         closed: false,
         remember: Arc::new(RememberInMemory::default()),
-        knowledge: None,
         progress: None,
         #[cfg(feature = "mutations")]
         mutation: None,

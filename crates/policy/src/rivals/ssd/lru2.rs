@@ -19,7 +19,6 @@
 //!   that LRU-2 would evict first.
 
 use super::zoned_slots::ZonedSlots;
-use crate::saved::{Reader, Writer};
 use crate::{
     Access, Cause, Location, Millis, PageId, SlotId, SlotPages, SlotPolicy, SlotPolicyParams, Verdict,
 };
@@ -83,22 +82,6 @@ impl Lru2 {
             *history = History { last: anew(history.last), before: anew(history.before) };
         });
         self.next = used.len() as u32 + 1;
-    }
-
-    /// See [`SlotPolicy::restore`].
-    fn take_over(&mut self, from: &mut Reader<'_>) -> Option<()> {
-        // Also above the numbers that the recovered pages have got.
-        self.next = self.next.max(from.number()?);
-        for _ in 0..from.take()? {
-            let (page, history) = (from.page()?, History { last: from.number()?, before: from.number()? });
-            if history.before >= history.last || history.last >= self.next {
-                return None;
-            }
-            if let Some(slot) = self.slots.find(page) {
-                self.slots.update(slot, |kept| *kept = history, History::rank);
-            }
-        }
-        Some(())
     }
 
     fn reference(&mut self, slot: SlotId) {
@@ -183,24 +166,6 @@ impl SlotPolicy for Lru2 {
 
     fn next_victims(&mut self, n: usize, _now: Millis, out: &mut Vec<SlotId>) {
         self.slots.next_victims(n, rank, out);
-    }
-
-    fn save(&self, _now: Millis, out: &mut dyn FnMut(&[u8])) -> bool {
-        let mut out = Writer::new(out);
-        out.put(self.next);
-        out.put(self.slots.occupied().count() as u64);
-        for (_, page, history) in self.slots.occupied() {
-            out.put_page(page);
-            out.put(history.last);
-            out.put(history.before);
-        }
-        true
-    }
-
-    fn restore(&mut self, from: &mut dyn FnMut(&mut [u8]) -> usize) -> bool {
-        // The admissions that a recovery looks like.
-        self.admitted = None;
-        self.take_over(&mut Reader::new(from)).is_some()
     }
 
     fn memory_bytes(&self) -> usize {

@@ -22,7 +22,6 @@
 //!   hotter.
 
 use super::zoned_slots::ZonedSlots;
-use crate::saved::{Reader, Writer};
 use crate::{
     Access, Cause, Costs, Location, Millis, PageId, SlotId, SlotPages, SlotPolicy, SlotPolicyParams, Verdict,
 };
@@ -31,9 +30,6 @@ use std::sync::Arc;
 
 /// Pages per region.
 const REGION_PAGES: u32 = 32;
-
-/// The most reads of a region that are restored: they can still be counted up.
-const READS_MAX: u64 = 1 << 62;
 
 /// Temperature-aware caching; see the module's text.
 #[derive(Debug)]
@@ -55,15 +51,6 @@ impl Tac {
     #[must_use]
     pub fn temperature(&self, page: PageId) -> f64 {
         temperature(&self.reads, &self.costs, page)
-    }
-
-    /// See [`SlotPolicy::restore`].
-    fn take_over(&mut self, from: &mut Reader<'_>) -> Option<()> {
-        for _ in 0..from.take()? {
-            let (region, reads) = (from.page()?, from.take()?);
-            let _ = self.reads.insert(region, reads.min(READS_MAX));
-        }
-        Some(())
     }
 
     /// The slots, and a function that returns the current temperature of a page.
@@ -163,24 +150,6 @@ impl SlotPolicy for Tac {
         let before = std::mem::replace(&mut self.costs, costs);
         let (slots, now) = self.slots();
         slots.reprice(&before, &costs, now);
-    }
-
-    fn save(&self, _now: Millis, out: &mut dyn FnMut(&[u8])) -> bool {
-        let mut all: Vec<(PageId, u64)> =
-            self.reads.iter().map(|(region, reads)| (*region, *reads)).collect();
-        // A hash map's order is not the same after a restart.
-        all.sort_unstable();
-        let mut out = Writer::new(out);
-        out.put(all.len() as u64);
-        for (region, reads) in all {
-            out.put_page(region);
-            out.put(reads);
-        }
-        true
-    }
-
-    fn restore(&mut self, from: &mut dyn FnMut(&mut [u8]) -> usize) -> bool {
-        self.take_over(&mut Reader::new(from)).is_some()
     }
 
     fn memory_bytes(&self) -> usize {

@@ -16,7 +16,6 @@ use super::listed::Listed;
 use super::score::Seen;
 use super::setting::{Facts, SETTINGS, Scale};
 use crate::collections::page_index::mixed;
-use crate::saved::{Reader, Writer};
 use crate::ssd::tracked::{Kept, Record, RecordId, Tracked};
 use crate::{Cause, Costs, PageId};
 
@@ -236,60 +235,6 @@ impl Ghosts {
             ghost.ceiling = ghost.zone.first().map_or(f64::INFINITY, |(_, key)| *key);
         }
         self.scratch = all;
-    }
-
-    /// Saves the present stretch. The pages that ghosts hold are in their records, and zones begin anew.
-    pub(crate) fn save(&self, out: &mut Writer<'_>) {
-        out.put(self.slots as u64);
-        out.put(self.below);
-        out.put(self.accesses as u64);
-        out.put(self.full);
-        self.ghosts.iter().for_each(|ghost| out.put_fraction(ghost.cost_ms));
-    }
-
-    /// Takes over what [`Ghosts::save`] saved. Returns whether the ghosts are of the same size: otherwise
-    /// the present stretch begins anew. The ghosts are empty afterwards.
-    pub(crate) fn restore(&mut self, pages: &mut Tracked<Seen>, from: &mut Reader<'_>) -> Option<bool> {
-        self.clear(pages);
-        // The pool may have another size than at the close, and then the sample has other pages.
-        let same = (from.take()?, from.take()?) == (self.slots as u64, self.below);
-        let (accesses, full) = (from.number()?, from.flag()?);
-        for ghost in &mut self.ghosts {
-            let cost_ms = from.fraction()?;
-            ghost.cost_ms = if same { cost_ms } else { 0.0 };
-        }
-        if same {
-            // A stretch ends at the next access, if not before.
-            (self.accesses, self.full) = (self.slots.min(accesses), full);
-        }
-        Some(same)
-    }
-
-    /// Empties the ghosts, which a recovery has offered every page on the SSD.
-    fn clear(&mut self, pages: &mut Tracked<Seen>) {
-        pages.each_live(|record| {
-            record.kept.ghosts = record.kept.ghosts.without_ghosts();
-            record.kept.set_listed(0);
-        });
-        for ghost in &mut self.ghosts {
-            (ghost.used, ghost.cost_ms, ghost.ceiling) = (0, 0.0, 0.0);
-            ghost.zone.clear();
-        }
-        self.listed = Listed::new();
-        (self.accesses, self.full) = (0, false);
-    }
-
-    /// Puts a page into the ghosts that held it when `held` was saved.
-    pub(crate) fn hold(&mut self, pages: &mut Tracked<Seen>, id: RecordId, held: Held) {
-        for ghost in &mut self.ghosts {
-            if held.by(ghost.setting) && ghost.used < self.slots {
-                ghost.used += 1;
-                pages.kept_mut(id).ghosts.set(ghost.setting, true, held.newer_in(ghost.setting));
-            }
-        }
-        if pages.kept(id).ghosts.by_any() {
-            self.listed.add(pages, id);
-        }
     }
 
     /// Updates the counts for a record that is being removed.

@@ -15,20 +15,6 @@ const AGAIN: u8 = 1 << 7;
 pub(crate) const GHOSTS_MAX: usize = AGAIN.trailing_zeros() as usize;
 
 impl Held {
-    /// As two bytes.
-    pub(crate) const fn to_bytes(self) -> [u8; 2] {
-        [self.held, self.newer]
-    }
-
-    pub(crate) const fn from_bytes([held, newer]: [u8; 2]) -> Self {
-        Self { held, newer }
-    }
-
-    /// The same of a page that no ghost holds.
-    pub(crate) const fn without_ghosts(self) -> Self {
-        Self { held: self.held & AGAIN, newer: self.newer & AGAIN }
-    }
-
     pub(crate) const fn by_any(self) -> bool {
         self.held & !AGAIN != 0
     }

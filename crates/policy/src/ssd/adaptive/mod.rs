@@ -19,7 +19,6 @@ mod ghosts;
 mod held;
 mod listed;
 mod retention;
-mod saved;
 mod score;
 mod setting;
 
@@ -27,7 +26,6 @@ use super::tracked::{Kept, RecordId, Tracked};
 use super::zone::Zone;
 use crate::choosing::Chooser;
 use crate::collections::slot_set::SlotSet;
-use crate::saved::{Reader, Writer};
 use crate::{
     Access, Cause, Costs, Location, Millis, PageId, PolicyChoice, SlotId, SlotPages, SlotPolicy,
     SlotPolicyParams, Verdict,
@@ -347,18 +345,6 @@ impl SlotPolicy for Adaptive {
         self.ghosts.set_costs(costs);
         let (zone, keys) = self.zone_and_keys();
         zone.scale(1.0, keys);
-    }
-
-    fn save(&self, _now: Millis, out: &mut dyn FnMut(&[u8])) -> bool {
-        self.write_down(&mut Writer::new(out));
-        true
-    }
-
-    fn restore(&mut self, from: &mut dyn FnMut(&mut [u8]) -> usize) -> bool {
-        let restored = self.take_over(&mut Reader::new(from)).is_some();
-        // Whatever was in it was ranked by other sums.
-        self.zone.clear();
-        restored
     }
 
     fn memory_bytes(&self) -> usize {

@@ -5,8 +5,6 @@
 //! SSD is missed more often than it would be without its copy. A ghost that does not hold such a page must
 //! not pay a read from the HDD for each of these misses.
 
-use crate::saved::{Reader, Writer};
-
 /// The quantile of the times that is estimated. A low one: pages differ in how long the pool retains them,
 /// and a read is left out only if nearly every page would have been retained that long.
 const QUANTILE: f64 = 0.15;
@@ -34,14 +32,6 @@ impl Retention {
         } else {
             self.ticks /= 1.0 + STEP * (1.0 - QUANTILE);
         }
-    }
-
-    pub(super) fn save(self, out: &mut Writer<'_>) {
-        out.put_fraction(self.ticks);
-    }
-
-    pub(super) fn restored(from: &mut Reader<'_>) -> Option<Self> {
-        Some(Self { ticks: from.fraction()? })
     }
 
     /// Whether the pool would still hold a page `idle` ticks after its last physical access.

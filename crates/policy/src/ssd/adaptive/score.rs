@@ -1,7 +1,6 @@
 //! What a page's accesses were worth: one decaying sum per half-life.
 
 use super::held::Held;
-use crate::saved::{Reader, Writer};
 use crate::ssd::tracked::{Kept, PLACE_BITS, Stored};
 
 /// Ticks of the clock per access per slot.
@@ -69,37 +68,6 @@ impl Seen {
         let mut new = Self::default();
         new.set_stamp(tick);
         new
-    }
-
-    /// Saves what the record says at `tick`, but not the page's place.
-    pub(crate) fn save(&self, tick: u32, out: &mut Writer<'_>) {
-        self.sums.iter().for_each(|sum| out.put(sum.0));
-        out.put(self.idle(tick));
-        self.ghosts.to_bytes().into_iter().for_each(|byte| out.put(byte));
-        out.put(self.writes);
-        out.put(self.place & (WRITTEN_LAST | SEEN_TWICE));
-    }
-
-    /// What [`Seen::save`] saved at the same tick, of a page that is in no place yet and in no ghost, and the
-    /// ghosts that held it.
-    pub(crate) fn restored(tick: u32, from: &mut Reader<'_>) -> Option<(Self, Held)> {
-        let mut seen = Self::default();
-        for sum in &mut seen.sums {
-            *sum = from.number().map(Short).filter(|sum| sum.ms().is_finite())?;
-        }
-        seen.set_stamp(tick.checked_sub(from.number()?)?);
-        let held = Held::from_bytes([from.number()?, from.number()?]);
-        seen.ghosts = held.without_ghosts();
-        seen.writes = from.number()?;
-        seen.place = from.number::<u8>()? & (WRITTEN_LAST | SEEN_TWICE);
-        Some((seen, held))
-    }
-
-    /// Takes over what `other` says, but not its place.
-    pub(crate) fn take(&mut self, other: Self) {
-        let place = self.place();
-        *self = other;
-        self.set_place(place);
     }
 
     /// Adds an access at `tick` that costs the HDD `saved_ms` more than the SSD.

@@ -34,15 +34,6 @@ struct Args {
     run: RunArgs,
 }
 
-/// What the SSD's policy knows after a restart.
-#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-enum Restart {
-    /// What it knew before.
-    Keep,
-    /// Which pages the SSD holds.
-    Forget,
-}
-
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "The run")]
 struct RunArgs {
@@ -57,10 +48,6 @@ struct RunArgs {
     /// Batches to count, of the same size as those of --warmup [default: the rest of the trace, or 10000]
     #[arg(long, value_name = "BATCHES", value_parser = clap::value_parser!(u64).range(1..))]
     batches: Option<u64>,
-    /// Restart the store cleanly between --warmup and the counted batches: the pool is empty then, and the
-    /// SSD's policy keeps what it has learned, or forgets it as after a crash
-    #[arg(long, value_name = "KNOWLEDGE")]
-    restart: Option<Restart>,
     /// The eviction zone in per cent of the SSD's pages
     #[arg(long, value_name = "PERCENT", default_value_t = 10.0, value_parser = args::positive_percent)]
     zone_percent: f64,

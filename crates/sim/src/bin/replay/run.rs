@@ -1,9 +1,9 @@
 //! One replay, and the static placements of the same references.
 
+use crate::Args;
 use crate::report::{Alpha, Report, StaticReport, units};
-use crate::{Args, Restart};
 use pagetier_policy::ssd::Dropped;
-use pagetier_policy::{FramePolicy, FramePolicyParams, SlotPolicy, SlotPolicyParams, SpaceId};
+use pagetier_policy::{FramePolicyParams, SlotPolicyParams, SpaceId};
 use pagetier_sim::{Accesses, Bound, Reference, Source, TierParams, Tiers, table_name};
 use pagetier_tpcc::args::PolicyPair;
 use std::error::Error;
@@ -21,22 +21,6 @@ pub(crate) struct Run<'a> {
 
 impl Run<'_> {
     fn tiers(&self, pair: &PolicyPair) -> Tiers {
-        let (args, (pool_pages, ssd_pages)) = (&self.args.run, self.sizes);
-        let params = TierParams {
-            costs: self.args.tiers.costs,
-            look_ahead: args.look_ahead as usize,
-            dirty_share_max: args.dirty_percent_max / 100.0,
-            zone_share: args.zone_percent / 100.0,
-            cpu_ms: args.cpu_us / 1000.0,
-            cluster_pages: self.args.tiers.cluster_pages,
-            ..TierParams::new(pool_pages, ssd_pages)
-        };
-        let (pool, ssd) = self.policies(pair);
-        Tiers::new(params, pool, ssd)
-    }
-
-    /// Both policies, empty.
-    fn policies(&self, pair: &PolicyPair) -> (Box<dyn FramePolicy>, Box<dyn SlotPolicy>) {
         let (args, tiers, (pool_pages, ssd_pages)) = (&self.args.run, &self.args.tiers, self.sizes);
         let mut params = SlotPolicyParams::new(tiers.costs, ssd_pages as usize, pool_pages as usize);
         params.outqueue_entries = args.outqueue.unwrap_or(ssd_pages) as usize;
@@ -45,11 +29,20 @@ impl Run<'_> {
         if args.subtract_dropped {
             params.dropped = Dropped::Subtracted;
         }
+        let tier_params = TierParams {
+            costs: tiers.costs,
+            look_ahead: args.look_ahead as usize,
+            dirty_share_max: args.dirty_percent_max / 100.0,
+            zone_share: args.zone_percent / 100.0,
+            cpu_ms: args.cpu_us / 1000.0,
+            cluster_pages: tiers.cluster_pages,
+            ..TierParams::new(pool_pages, ssd_pages)
+        };
         let pool_params = FramePolicyParams {
             cluster_pages: tiers.cluster_pages,
             ..FramePolicyParams::new(pool_pages as usize, tiers.costs)
         };
-        (pair.pool.build(&pool_params), pair.ssd.build(&params))
+        Tiers::new(tier_params, pair.pool.build(&pool_params), pair.ssd.build(&params))
     }
 
     /// The maximum number of batches to count.
@@ -78,11 +71,6 @@ impl Run<'_> {
         };
         let started = Instant::now();
         pass(&mut tiers, source, self.args.run.warmup);
-        if let Some(restart) = self.args.run.restart {
-            let (pool, ssd) = self.policies(pair);
-            tiers.close(pool);
-            tiers.reopen(ssd, restart == Restart::Keep);
-        }
         let (before, orders_before) = (*tiers.counts(), source.new_orders());
         pass(&mut tiers, source, self.batches());
         let seconds = started.elapsed().as_secs_f64();

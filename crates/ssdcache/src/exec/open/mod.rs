@@ -137,31 +137,6 @@ pub struct RecoveryReport {
     pub rewritten: u64,
 }
 
-/// What is called with a policy, once.
-type Tell = Box<dyn FnOnce(&mut dyn SlotPolicy) + Send + Sync>;
-
-/// Tells the policy of an opening what its predecessor knew at the last clean close.
-pub struct Knowledge {
-    /// Called with the policy, which knows every page on the SSD and has decided nothing.
-    pub tell: Tell,
-    /// Whether `tell` waits for files, and so needs a thread that may wait.
-    pub waits: bool,
-}
-
-impl Knowledge {
-    async fn told_to(self, mut slots: Slots) -> Slots {
-        if !self.waits {
-            (self.tell)(slots.policy_mut());
-            return slots;
-        }
-        let told = move || {
-            (self.tell)(slots.policy_mut());
-            slots
-        };
-        finished(tokio::task::spawn_blocking(told)).await
-    }
-}
-
 /// The parameters of an opening.
 pub struct OpenParams {
     /// The HDD, on which every page has its home.
@@ -189,8 +164,6 @@ pub struct OpenParams {
     pub closed: bool,
     /// Where failed flushes are noted.
     pub remember: Arc<dyn Remember>,
-    /// What the policy knew at the last clean close.
-    pub knowledge: Option<Knowledge>,
     /// Called with the progress of the recovery.
     pub progress: Option<Box<dyn Fn(RecoveryProgress) + Send + Sync>>,
     /// Test-only: the rule of the protocol to leave out.
@@ -295,10 +268,6 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
     report.bytes_read = reader.bytes_read.into_inner();
 
     let mut slots = finished(slots).await;
-    // Before the checkpoint below, which names the first zone by what the policy knows.
-    if let Some(knowledge) = params.knowledge.take() {
-        slots = knowledge.told_to(slots).await;
-    }
     slots.set_lsn_floor(header.lsn_floor);
     let next = evidence.journal.iter().map(|b| b.seq + 1).max().unwrap_or_default().max(header.journal_from);
     // All blocks since the checkpoint stay in use until the next one is durable (I7).

@@ -549,11 +549,6 @@ impl Slots {
         &*self.policy
     }
 
-    /// Exchanges the policy while nothing happens.
-    pub(crate) fn lend_policy(&mut self, instead: Box<dyn SlotPolicy>) -> Box<dyn SlotPolicy> {
-        std::mem::replace(&mut self.policy, instead)
-    }
-
     /// The policy, to be informed.
     pub fn policy_mut(&mut self) -> &mut dyn SlotPolicy {
         &mut *self.policy
