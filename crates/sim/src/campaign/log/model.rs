@@ -83,9 +83,6 @@ pub(super) struct Model {
     opened: u64,
     /// Pages were changed without a record: the log does not have them if the SSD is lost.
     pub(super) loaded: bool,
-    /// Where the newest segment begins, and the newest one before it of which a record was acknowledged.
-    segment: u64,
-    before: u64,
     /// The number of the last content.
     pub(super) content: u64,
     /// An opening may have recovered the log up to any position from `acked` on, and continued it from there:
