@@ -390,6 +390,7 @@ impl Worker {
         let promise = {
             let mut model = self.model.lock();
             model.doing.sync += 1;
+            model.sync_of_space(SpaceId(space));
             model.promise(u32::MAX).of(SpaceId(space))
         };
         let done = tokio::time::timeout(LONG, self.store.spaces().sync(SpaceId(space))).await;

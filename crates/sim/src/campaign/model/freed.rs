@@ -173,6 +173,14 @@ impl Model {
         }
     }
 
+    /// A `sync` of the space begins, which frees its pages: a change of another space's page that ceased to
+    /// refer to one need not be durable.
+    pub(in crate::campaign) fn sync_of_space(&mut self, space: SpaceId) {
+        for p in self.spaces.get_mut(&space.0).into_iter().flat_map(|s| s.pages.values_mut()) {
+            p.unlinked = p.unlinked.take().filter(|unlinked| unlinked.from.space == space);
+        }
+    }
+
     /// After a crash: the changes that pages were freed after, each with the freed page, unless the changed
     /// page may show any version.
     pub(in crate::campaign) fn take_unlinked(&mut self) -> Vec<(PageId, PageId, u32)> {
