@@ -112,6 +112,28 @@ async fn after_a_close_an_older_copy_of_any_part_is_refused_by_name() {
     expect_all(&files.open().await.unwrap(), space, 1).await;
 }
 
+/// After a close, as after a crash. A file that an earlier build wrote for the policy is left alone.
+#[tokio::test]
+async fn an_opening_tells_the_policy_each_page_on_the_ssd() {
+    let files = Files::new();
+    let open = || files.with(|builder| builder.ssd_policy("cac"));
+    let store = open().await.unwrap();
+    let space = grown(&store).await;
+    store.close().await.unwrap();
+    let left = files.path("ssd-policy");
+    assert!(!left.exists());
+    std::fs::write(&left, "PGTIERPL").unwrap();
+    for _ in 0..2 {
+        let store = open().await.unwrap();
+        let known = (0..PAGES).filter(|&no| store.policies().counts(PageId::new(space, no)).is_some());
+        let (known, pages) = (known.count() as u64, store.stats().ssd.pages);
+        assert!(known == pages && pages > 0, "{known} of {pages}");
+        expect_all(&store, space, 1).await;
+        store.close().await.unwrap();
+    }
+    assert_eq!(std::fs::read(left).unwrap(), b"PGTIERPL");
+}
+
 #[tokio::test]
 async fn a_manifest_that_lacks_the_last_record_is_refused() {
     let files = Files::new();

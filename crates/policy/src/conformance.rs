@@ -455,18 +455,23 @@ pub fn check_ssd(build: impl Fn(&SlotPolicyParams) -> Box<dyn SlotPolicy>) {
         sketch_halved_after_per_slot: 3,
         ..SlotPolicyParams::new(Costs::PAPER, SLOTS as usize, 8)
     };
-    let begin = || Ssd {
-        policy: build(&params),
-        slots: vec![None; SLOTS as usize],
-        zone: Vec::new(),
-        now: Millis(0),
-    };
-    play(begin, |ssd, dice| {
-        let event = SsdEvent::draw(dice);
-        ssd.apply(event).map_err(|wrong| format!("{wrong}, in {event:?}"))?;
-        ssd.policy.validate().map_err(|wrong| format!("{wrong}, after {event:?}"))?;
-        Ok(format!("{event:?}"))
-    });
+    // An empty SSD, and one on which an opening finds a page in all slots but every fifth.
+    for is_found in [|_: u32| false, |slot: u32| !slot.is_multiple_of(5)] {
+        let begin = || {
+            let mut policy = build(&params);
+            let slots: Vec<Option<u32>> = (0..SLOTS).map(|slot| is_found(slot).then_some(3 * slot)).collect();
+            for (no, slot) in slots.iter().zip(0..).filter_map(|(no, slot)| Some(((*no)?, slot))) {
+                policy.recovered(p(no), SlotId(slot));
+            }
+            Ssd { policy, slots, zone: Vec::new(), now: Millis(0) }
+        };
+        play(begin, |ssd, dice| {
+            let event = SsdEvent::draw(dice);
+            ssd.apply(event).map_err(|wrong| format!("{wrong}, in {event:?}"))?;
+            ssd.policy.validate().map_err(|wrong| format!("{wrong}, after {event:?}"))?;
+            Ok(format!("{event:?}"))
+        });
+    }
     unknown_pages_are_ignored(build(&params));
 }
 
