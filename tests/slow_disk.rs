@@ -1,8 +1,7 @@
 //! A slow disk, through the kernel: the HDD is a file that the kernel serves one request at a time, each
 //! taking milliseconds.
 //!
-//! Needs the helper `slow-disk` beside the project, root and FUSE; without them the test reports so on
-//! standard error and does nothing.
+//! Needs root and FUSE; without them the test reports so on standard error and does nothing.
 
 use crate::mounted::slow::{Known, LoopDevice, SlowDisk, word, write_until_refused};
 use pagetier::{PageId, PageStore, SpaceId, device::Backend};

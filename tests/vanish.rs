@@ -2,8 +2,8 @@
 //! whose backing disk dies. Operations fail with typed errors, nothing synced is lost, and a second opener is
 //! refused before, during and after the outage.
 //!
-//! Needs the helper `slow-disk` beside the project, root, FUSE, loop devices, `mkfs.ext4` and `mkfs.xfs`;
-//! without them the test reports so on standard error and does nothing.
+//! Needs root, FUSE, loop devices, `mkfs.ext4` and `mkfs.xfs`; without them the test reports so on standard
+//! error and does nothing.
 
 use crate::mounted::slow::{Known, LoopDevice, Mounted, SlowDisk, word, write_until_refused};
 use crate::mounted::{KINDS, make, skip, smallest};

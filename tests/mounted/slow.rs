@@ -1,5 +1,5 @@
-//! A disk in its own process, which serves one request at a time and can die: the helper `slow-disk` beside
-//! the project. Needs root and FUSE.
+//! A disk in its own process, which serves one request at a time and can die: `tools/slow-disk`. Needs root
+//! and FUSE.
 
 use super::run;
 use pagetier::{PageId, PageStore, SpaceId};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-const HELPER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/tools/slow-disk");
+const HELPER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tools/slow-disk");
 const DISK_BYTES: usize = 64 << 20;
 
 /// The mounted disk; dropping it unmounts it, which ends the helper.
@@ -21,9 +21,6 @@ pub(crate) struct SlowDisk {
 impl SlowDisk {
     /// Starts the disk, with its previous contents if it was started in this folder before.
     pub(crate) fn start(folder: &Path, service_ms: f64) -> Result<Self, String> {
-        if !Path::new(HELPER).join("Cargo.toml").exists() {
-            return Err("the helper is not there".into());
-        }
         if !Path::new("/dev/fuse").exists() {
             return Err("there is no /dev/fuse".into());
         }
@@ -50,7 +47,7 @@ impl SlowDisk {
             .arg(&backing)
             .arg("--mount")
             .arg(&mount)
-            .args(["--model", "fixed", "--svc-ms", &service_ms.to_string()])
+            .args(["--service-ms", &service_ms.to_string()])
             .stdout(Stdio::null())
             .spawn()
             .map_err(|e| e.to_string())?;
