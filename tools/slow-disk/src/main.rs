@@ -1,8 +1,9 @@
-//! A hard disk's latency on a file: a FUSE file system with one file, `disk`, which serves one request at a time.
+//! A hard disk's latency on a file: a FUSE file system with one file, `disk`, which serves one request at a
+//! time.
 //!
-//! A request takes the service time however long the file behind it takes, so a queue of them waits as it does
-//! before a real disk. The file system is there until it is unmounted. A killed process leaves a dead mount, whose
-//! requests fail: a disk that has vanished.
+//! A request takes the service time however long the file behind it takes, so a queue of them waits as it
+//! does before a real disk. The file system is there until it is unmounted. A killed process leaves a dead
+//! mount, whose requests fail: a disk that has vanished.
 
 use clap::Parser;
 use fuser::{

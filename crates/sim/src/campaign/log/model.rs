@@ -256,8 +256,9 @@ impl Model {
         }
     }
 
-    /// The pages know that the log goes as far as `end`. Of a new segment they learn soon, and no commit waits
-    /// for that: a model cannot tell when (`a_log_without_its_newest_segment_is_refused_after_a_crash` does).
+    /// The pages know that the log goes as far as `end`. Of a new segment they learn soon, and no commit
+    /// waits for that: a model cannot tell when, so a test of the log checks it
+    /// (`a_log_without_its_newest_segment_is_refused_after_a_crash`).
     pub(super) fn know(&mut self, end: u64) {
         self.known = self.known.max(end);
     }
