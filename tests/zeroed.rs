@@ -230,7 +230,10 @@ async fn a_copy_on_the_ssd_heals_it() {
         fixture.hdd.implant(home(*no, PAGE), &Fault::Zeroes.bytes(PAGE));
     }
     let found = found_by_scrub(&store, true).await;
-    assert_eq!(found, on_ssd.iter().map(|no| (PageId::new(space, *no), true)).collect::<Vec<_>>());
+    // The SSD's next victims may have gone home before the scrub came to them.
+    let written_back = store.stats().ssd.counts.written_back as usize;
+    assert!(found.iter().all(|(page, healed)| on_ssd.contains(&page.no) && *healed), "{found:?}");
+    assert!(!found.is_empty() && found.len() + written_back >= on_ssd.len(), "{found:?}, {written_back}");
     assert_eq!(found_by_scrub(&store, false).await, []);
     for no in on_ssd {
         assert_eq!(fixture::read(&store, space, no).await.unwrap(), 2);
