@@ -182,6 +182,77 @@ async fn a_store_closes_or_is_dropped_while_its_volume_does_not_answer() {
     }
 }
 
+/// What another machine with a blank SSD finds of a volume whose power is cut while pages go home.
+async fn after_a_cut(seed: u64, ssd_pages: u64) -> (PageStore, SpaceId, u32) {
+    let volume = SimDevice::new("hdd", 0, seed, &SimPower::new()).with_latency(Duration::from_millis(1));
+    let volume = Arc::new(volume);
+    let builder =
+        |volume: &Arc<SimDevice>| on(&Arc::new(SimSeat::new(volume)), "ssd").ssd_bytes(ssd_pages * PAGE);
+    let store = builder(&volume).open().await.unwrap();
+    let space = grown(&store).await;
+    store.ssd().drain(DrainOptions::new()).await;
+    store.sync().await.unwrap();
+    let mut version = 1;
+    let cut = Instant::now() + Duration::from_millis(100 + 37 * seed);
+    while Instant::now() < cut {
+        version += 1;
+        for no in 0..12 {
+            write(&store, space, (no * 7 + version) % 60, version).await.unwrap();
+        }
+        tokio::select! {
+            _ = store.ssd().drain(DrainOptions::new()) => {}
+            () = tokio::time::sleep_until(cut) => {}
+        }
+    }
+    let after = Arc::new(volume.after_power_cut(seed, &SimPower::new()));
+    drop(store);
+    (builder(&after).open().await.unwrap(), space, version)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_tears_pages_is_taken_over_whole_with_an_ssd_or_without() {
+    let mut repaired = 0;
+    for seed in 0..50 {
+        for ssd_pages in [SSD_PAGES, 0] {
+            let (store, space, version) = after_a_cut(seed, ssd_pages).await;
+            for no in 0..60 {
+                let found = read(&store, space, no).await.unwrap();
+                assert!((1..=version).contains(&found), "seed {seed}: page {no} has {found}");
+            }
+            repaired += store.recovery().repaired;
+            write(&store, space, 0, version + 1).await.unwrap();
+            store.close().await.unwrap();
+        }
+    }
+    assert!(repaired > 0, "nothing was torn");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_writes_pages_whole_has_no_ring() {
+    let volume = SimDevice::new("hdd", 0, 1, &SimPower::new()).with_atomic_writes(PAGE as usize);
+    let seat = Arc::new(SimSeat::new(&Arc::new(volume)));
+    let directory = tempfile::tempdir().unwrap();
+    let builder = || {
+        let builder = PageStore::builder().directory(directory.path()).manifest_on_hdd(true).ssd_bytes(0);
+        let hdd = Arc::clone(&seat) as SharedDevice;
+        builder.manifest_bytes_max(256 << 10).hdd_device(hdd).page_size(PageSize::MIN).pool_bytes(POOL_BYTES)
+    };
+    let store = builder().open().await.unwrap();
+    let space = grown(&store).await;
+    store.close().await.unwrap();
+    let found = builder().inspect().await.unwrap();
+    assert_eq!(found.ssd.as_ref().map(|ring| ring.ring_pages), Ok(0));
+    assert!(!found.not_promised.contains(&pagetier::inspect::Caveat::NoRing), "{found}");
+    let files: Vec<_> = directory.path().read_dir().unwrap().flatten().map(|file| file.file_name()).collect();
+    assert_eq!(files, ["lock"], "nothing that another machine would miss");
+    let store = builder().open().await.unwrap();
+    assert_eq!(read(&store, space, 0).await.unwrap(), 1);
+    drop(store);
+    let ring: SharedDevice = Arc::new(SimDevice::new("ring", 0, 2, &SimPower::new()));
+    let refused = builder().ring_device(ring).open().await;
+    assert!(matches!(refused, Err(OpenError::BadOption { option: "ring_device", .. })), "{refused:?}");
+}
+
 #[tokio::test]
 async fn a_lease_that_is_too_short_is_refused() {
     let directory = tempfile::tempdir().unwrap();

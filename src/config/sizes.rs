@@ -50,6 +50,9 @@ pub(crate) fn pool_for(bytes: u64, tables: u64, page_size: PageSize) -> Result<P
     Ok(params)
 }
 
+/// The default size of the ring of a store without an SSD in pages.
+pub(crate) const RING_PAGES: u32 = 256;
+
 /// The default size of the doublewrite ring in pages.
 pub(crate) fn ring_pages_for(ssd_bytes: u64, page_size: PageSize) -> u32 {
     (ssd_bytes / page_size.bytes() as u64 / 16).clamp(16, 256) as u32

@@ -12,12 +12,13 @@ use super::superblock::{AREA_BYTES_MAX, HEAD_BYTES};
 use super::tail;
 use crate::error::OpenError;
 use pagetier_page::{PageSize, SpaceId, Stamp};
+use pagetier_ssdcache::{Layout, RING_PAGES_MAX};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::io;
 
 /// The manifest format that this version writes.
-const MANIFEST_FORMAT: u32 = 5;
+const MANIFEST_FORMAT: u32 = 6;
 
 /// The first format of which each extent of a space was formatted ([`Manifest::unformatted`]).
 const MANIFEST_FORMAT_FORMATTED: u32 = 5;
@@ -28,8 +29,8 @@ const MANIFEST_FORMAT_MIN: u32 = 2;
 /// A bound far above any real store: even with the largest pages, the volume's end is a valid file size.
 const EXTENTS_MAX: u64 = 1 << 40;
 
-/// A bound above the end of the largest areas that a volume can have.
-const EXTENTS_AT_MAX: u64 = HEAD_BYTES + 2 * AREA_BYTES_MAX;
+/// A bound above the end of the largest areas and the largest ring that a volume can have.
+const EXTENTS_AT_MAX: u64 = HEAD_BYTES + 2 * AREA_BYTES_MAX + (RING_PAGES_MAX as u64 + 1) * (64 << 10);
 
 /// The manifest, with the changes of its tail applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,6 +88,9 @@ pub(crate) struct Manifest {
     /// The byte offset of the first extent, if the HDD has the manifest, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) extents_at: Option<u64>,
+    /// The doublewrite ring on the HDD, before the first extent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ring_on_hdd: Option<RingOnHdd>,
     /// Runs of extents that dropped and shrunk spaces gave back: first, count.
     pub(crate) extents_free: Vec<(u64, u64)>,
     /// Runs of extents, in the order of the HDD, that spaces got from a version that did not format them:
@@ -121,6 +125,7 @@ impl Manifest {
             next_space: 1,
             extents_used: 0,
             extents_at: None,
+            ring_on_hdd: None,
             extents_free: Vec::new(),
             unformatted: Vec::new(),
             spaces: Vec::new(),
@@ -203,6 +208,13 @@ impl Manifest {
         if self.extents_used > EXTENTS_MAX || self.extents_at.is_some_and(|at| at > EXTENTS_AT_MAX) {
             return Err("it has more extents than any device");
         }
+        if let (Some(ring), Ok(page_size)) = (self.ring_on_hdd, PageSize::new(self.page_bytes)) {
+            let layout = Layout::ring_only(page_size, ring.pages);
+            let end = ring.at.saturating_add(layout.end());
+            if !layout.is_sound() || ring.at < HEAD_BYTES || end > self.extents_at() {
+                return Err("its ring lies over its extents");
+            }
+        }
         if self.unproved.as_ref().is_some_and(|unproved| !unproved.is_valid()) {
             return Err("it lists more pages after failed flushes than there can be");
         }
@@ -250,6 +262,15 @@ impl Manifest {
         }
         Ok(())
     }
+}
+
+/// Where on the HDD the doublewrite ring is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RingOnHdd {
+    /// The byte offset of its superblock.
+    pub(crate) at: u64,
+    /// Its pages. 0: the HDD writes pages whole, so none is needed, or the embedder wants none.
+    pub(crate) pages: u32,
 }
 
 fn is_zero(losses: &u64) -> bool {

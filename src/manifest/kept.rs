@@ -98,8 +98,8 @@ impl ManifestStore {
         }
     }
 
-    /// The byte offset of the first extent on a new store's HDD; `None`: the usual one.
-    pub(crate) fn extents_at(&self) -> Option<u64> {
+    /// The end of the manifest's areas on the HDD, in bytes; `None`: it is elsewhere.
+    pub(crate) fn areas_end(&self) -> Option<u64> {
         match &self.place {
             Place::Volume(areas) => Some(areas.end()),
             Place::Directory { .. } | Place::Memory(_) => None,

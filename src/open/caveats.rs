@@ -20,7 +20,8 @@ const FILES_MIN: u64 = 256;
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Caveat {
-    /// There is no doublewrite ring ([`ring_pages(0)`](crate::Builder::ring_pages)).
+    /// There is no doublewrite ring ([`ring_pages(0)`](crate::Builder::ring_pages)), and the HDD does not say
+    /// that it writes pages whole.
     NoRing,
     /// The SSD may hold the only copy of a page's newest version ([`SsdMode::WriteBack`]).
     SsdAlone,
@@ -128,7 +129,9 @@ impl Shared {
     /// What this opening does not promise, for the log: names with blanks between them.
     pub(super) fn not_promised(&self) -> String {
         let ssd_alone = self.tier.slots() > 0 && self.tier.mode() == SsdMode::WriteBack;
-        let mut all = of_store(self.tier.has_ring(), ssd_alone, self.config.is_on_other_file_system());
+        let needs_no_ring = self.hdd.writes_whole(self.page_size().bytes());
+        let mut all =
+            of_store(self.tier.has_ring() || needs_no_ring, ssd_alone, self.config.is_on_other_file_system());
         all.extend(of_system());
         let names: Vec<&str> = all.into_iter().map(Caveat::code).collect();
         if names.is_empty() { "(nothing more than docs/RELIABILITY.md)".into() } else { names.join(" ") }

@@ -119,8 +119,16 @@ impl Config {
         manifest: &Manifest,
         page_size: PageSize,
         fresh: bool,
+        alone: bool,
     ) -> Result<PreparedSsd, OpenError> {
+        let on_hdd = manifest.ring_on_hdd.map(|ring| ring.pages);
         let formatted = |layout| PreparedSsd { layout, format: Some(blank_superblock(layout, manifest)) };
+        if let Some(pages) = on_hdd.filter(|_| alone) {
+            // A part of the HDD, which was checked. Its superblock may be that of another time without an SSD,
+            // so it gets a new one.
+            self.check_ring(pages)?;
+            return Ok(formatted(Layout::ring_only(page_size, pages)));
+        }
         let found = identify(ssd).await?;
         let ours = matches!(found, Found::Superblock(sb) if id_text(sb.store) == manifest.store);
         let blank = found == Found::Blank;
@@ -128,7 +136,7 @@ impl Config {
             if blank && !self.options.force {
                 refuse_data(ssd).await?;
             }
-            return Ok(formatted(self.layout(page_size)?));
+            return Ok(formatted(self.layout(page_size, on_hdd)?));
         }
         let refused = match self.usable(ssd, found, manifest, page_size) {
             Ok(layout) => {
@@ -149,8 +157,8 @@ impl Config {
             self.seam.look_for_data(refuse_data(ssd)).await?;
         }
         let layout = match manifest.ssd {
-            Some(_) => self.layout(page_size)?,
-            None => Layout::ring_only(page_size, self.options.ring_pages.unwrap_or(256)),
+            Some(_) => self.layout(page_size, on_hdd)?,
+            None => self.layout_of(0, page_size, None)?,
         };
         Ok(formatted(layout))
     }
@@ -186,7 +194,11 @@ impl Config {
             let what = format!("is missing: {device} is another one");
             return Err(OpenError::SsdMissing { expected, what });
         }
-        let Layout { page_size: found, .. } = sb.layout;
+        let Layout { page_size: found, ring_pages, .. } = sb.layout;
+        if manifest.ring_on_hdd.is_some_and(|ring| ring.pages != ring_pages) {
+            let why = format!("its ring has another size than that of {device}, {ring_pages} pages");
+            return Err(OpenError::BadManifest { why });
+        }
         if found != page_size {
             let (store, asked) = (page_size.bytes() as u64, found.bytes() as u64);
             return Err(OpenError::OtherPageSize { store, asked });
@@ -260,7 +272,9 @@ impl Config {
     /// The pages that opening with `prepared` gives up; `None` if the SSD (or the ring's file) is the one
     /// that the store last used, or the store is new.
     pub(super) fn what_is_lost(&self, manifest: &Manifest, prepared: &PreparedSsd) -> Option<OnlyCopies> {
-        if prepared.format.is_none() || manifest.is_unused() {
+        // A ring on the HDD is never lost.
+        let only_ring_on_hdd = manifest.ring_on_hdd.is_some() && manifest.ssd.is_none();
+        if prepared.format.is_none() || manifest.is_unused() || only_ring_on_hdd {
             return None;
         }
         // A clean close has listed the only copies. After a crash any page may be one.

@@ -27,7 +27,7 @@ use crate::store::unproved::InManifest;
 use crate::tenure::lock::Tenure;
 use pagetier_devio::{DeviceError, IoOp, SharedDevice};
 use pagetier_page::PageSize;
-use pagetier_ssdcache::{OpeningMarks, Superblock, Unproved, format, mark};
+use pagetier_ssdcache::{OldRing, OpeningMarks, Superblock, Unproved, format, mark};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,7 +70,10 @@ impl Config {
             self.note(&mut meta, |manifest| manifest.lose(lost)).await?;
         }
         if let Some(superblock) = formatted {
-            format(ssd, superblock, self.seed(&meta.manifest.store)).await?;
+            // Of a ring on the HDD, whose images may be all that repairs a torn home, only a new store's is empty.
+            let keeps = meta.manifest.ring_on_hdd.is_some() && !fresh;
+            let ring = if keeps { OldRing::Kept } else { OldRing::Wiped };
+            format(ssd, superblock, self.seed(&meta.manifest.store), ring).await?;
         }
         let mut costs_ms = None;
         if fresh {

@@ -2,6 +2,7 @@
 //! and verifies no pages: [`Builder::open_read_only`] and a scrub do.
 
 use super::caveats::{self, Caveat};
+use super::hdd_ring::HddRing;
 use crate::config::builder::Builder;
 use crate::config::frozen::{Config, Place};
 use crate::error::OpenError;
@@ -10,7 +11,7 @@ use crate::manifest::extents::{EXTENT_PAGES, HOLE};
 use crate::manifest::id::id_text;
 use crate::manifest::superblock::{HddSuperblock, SUPERBLOCK_BYTES};
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, OpenOptions, SharedDevice};
-use pagetier_page::StoreSeed;
+use pagetier_page::{PageSize, StoreSeed};
 use pagetier_ssdcache::{
     BLOCK_BYTES, Block, Found, JournalSeq, Label, Layout, MapHeader, OpeningMarks, Superblock, decode_mark,
     identify,
@@ -270,22 +271,27 @@ impl Builder {
         let hdd = config.device_to_inspect(config.hdd_place(), "hdd.vol");
         let manifests = config.kept_manifest(hdd.as_ref().ok().cloned()).ok_or_else(|| config.not_found())?;
         let manifest = manifests.load().await?.ok_or_else(|| config.no_manifest())?;
+        let ring = hdd.as_ref().ok().and_then(|hdd| manifest.ring_on(hdd));
+        let writes_whole = hdd.as_ref().is_ok_and(|hdd| hdd.writes_whole(manifest.page_bytes as usize));
         let hdd = match hdd {
             Ok(device) => hdd_of(&device, &manifest).await.map_err(|error| error.to_string()),
             Err(why) => Err(why),
         };
-        let (place, default) = if manifest.ssd.is_some() {
-            (config.ssd_place(), "ssd.cache")
-        } else {
-            (config.ring_place(), "ring")
+        let ssd = match (&manifest.ssd, &ring) {
+            (Some(_), _) => config.device_to_inspect(config.ssd_place(), "ssd.cache"),
+            (None, Some(ring)) => {
+                PageSize::new(manifest.page_bytes).map(|size| ring.alone(size)).map_err(|e| e.to_string())
+            }
+            (None, None) => config.device_to_inspect(config.ring_place(), "ring"),
         };
-        let ssd = match config.device_to_inspect(place, default) {
-            Ok(device) => ssd_of(&device, &manifest).await.map_err(|error| error.to_string()),
+        let ssd = match ssd {
+            Ok(device) => ssd_of(&device, &manifest, ring.as_ref()).await.map_err(|error| error.to_string()),
             Err(why) => Err(why),
         };
         // Unless it cannot be read, which says nothing about the ring.
         let is_sound = |ssd: &SsdInspection| ssd.superblock.state == SuperblockState::Sound;
-        let has_ring = ssd.as_ref().map_or(true, |ssd| !is_sound(ssd) || ssd.ring_pages > 0);
+        let ringed = |ssd: &SsdInspection| !is_sound(ssd) || ssd.ring_pages > 0;
+        let has_ring = writes_whole || ssd.as_ref().map_or(true, ringed);
         let mut not_promised =
             caveats::of_store(has_ring, manifest.ssd.is_some(), config.is_on_other_file_system());
         not_promised.extend(caveats::of_system());
@@ -392,7 +398,11 @@ async fn hdd_of(device: &SharedDevice, manifest: &Manifest) -> Result<HddInspect
     })
 }
 
-async fn ssd_of(device: &SharedDevice, manifest: &Manifest) -> Result<SsdInspection, DeviceError> {
+async fn ssd_of(
+    device: &SharedDevice,
+    manifest: &Manifest,
+    ring: Option<&HddRing>,
+) -> Result<SsdInspection, DeviceError> {
     // Filled as far as the structures can be read: a damaged superblock is a finding, not an error.
     let mut all =
         SsdInspection { device: device.name().to_owned(), bytes: device.size(), ..SsdInspection::default() };
@@ -425,7 +435,9 @@ async fn ssd_of(device: &SharedDevice, manifest: &Manifest) -> Result<SsdInspect
     for area in 0..if layout.slots > 0 { 2 } else { 0 } {
         all.maps.push(map_of(device, &layout, seed, area).await?);
     }
-    all.ring_images = ring_of(device, &layout, seed).await?;
+    let ring = ring.filter(|ring| layout.slots > 0 && ring.pages() == layout.ring_pages);
+    let ringed = ring.map(|ring| ring.in_front_of(SharedDevice::clone(device), &layout));
+    all.ring_images = ring_of(ringed.as_ref().unwrap_or(device), &layout, seed).await?;
     Ok(all)
 }
 

@@ -17,26 +17,32 @@ use pagetier_ssdcache::Layout;
 impl Config {
     /// Checks the options against the SSD, or the ring's file, of an existing store.
     pub(super) fn check_kept(&self, found: &Layout, page_size: PageSize) -> Result<(), OpenError> {
-        let bad = |option, why: String| Err(OpenError::BadOption { option, why });
-        if let Some(asked) = self.options.ring_pages.filter(|asked| *asked != found.ring_pages) {
-            let why =
-                format!("the store's ring has {} pages, not {asked}: omit the option", found.ring_pages);
-            return bad("ring_pages", why);
-        }
+        self.check_ring(found.ring_pages)?;
         if found.slots == 0 || self.options.ssd_bytes.is_none() {
             return Ok(());
         }
         // Compared by slots, not bytes: sizes that differ by less than a slot are one layout.
-        if self.layout(page_size)?.slots != found.slots {
+        if self.layout(page_size, Some(found.ring_pages))?.slots != found.slots {
             let why = format!(
                 "the store uses {} bytes of its SSD, not {}; omit the option, or switch the SSD off and take \
                  it back (`ssd().set_mode`) with the new size",
                 found.end(),
                 self.ssd_size()
             );
-            return bad("ssd_bytes", why);
+            return Err(OpenError::BadOption { option: "ssd_bytes", why });
         }
         Ok(())
+    }
+
+    /// Checks the options against a ring of `pages`.
+    pub(super) fn check_ring(&self, pages: u32) -> Result<(), OpenError> {
+        match self.options.ring_pages.filter(|asked| *asked != pages) {
+            Some(asked) => {
+                let why = format!("the store's ring has {pages} pages, not {asked}: omit the option");
+                Err(OpenError::BadOption { option: "ring_pages", why })
+            }
+            None => Ok(()),
+        }
     }
 
     /// Checks the options against the manifest of an existing store.

@@ -53,7 +53,11 @@ impl Shared {
         let recovery = self.tier.recovery();
         let spaces = self.volume.list();
         let (ssd, slots) = (self.tier.ssd_device(), self.tier.slots());
-        let option = if slots > 0 { "ssd" } else { "ring_device" };
+        let option = match (slots, devices.hdd_ring.get()) {
+            (0, Some(_)) => "hdd",
+            (0, None) => "ring_device",
+            _ => "ssd",
+        };
         let directory = self.config.options.directory.as_deref().map(|path| path.to_string_lossy());
         tracing::info!(
             directory = %directory.unwrap_or("(in memory)".into()),

@@ -100,7 +100,7 @@ impl Builder {
         } else if has_ssd {
             config.ssd_device =
                 config.overlaid(config.ssd_place(), "ssd.cache", "ssd", &mut locks, &mut used)?;
-        } else if manifest.ssd.is_none() {
+        } else if manifest.ssd.is_none() && manifest.ring_on_hdd.is_none() {
             config.ring_device =
                 config.overlaid(config.ring_place(), "ring", "ring_device", &mut locks, &mut used)?;
         }

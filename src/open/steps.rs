@@ -4,7 +4,7 @@ use super::check::ON_HDD;
 use crate::config::builder::Builder;
 use crate::config::frozen::{Config, Place};
 use crate::config::options::Options;
-use crate::config::sizes::{COST_POINTS_MAX, pool_for, ring_pages_for, tables_bytes};
+use crate::config::sizes::{COST_POINTS_MAX, RING_PAGES, pool_for, ring_pages_for, tables_bytes};
 use crate::error::OpenError;
 use crate::manifest::areas::Areas;
 use crate::manifest::changes::Change;
@@ -33,7 +33,7 @@ use pagetier_devio::{
 use pagetier_page::PageSize;
 use pagetier_policy::{CLUSTER_PAGES_MAX, Costs, FramePolicy, FramePolicyParams, SlotPolicyParams};
 use pagetier_ssdcache::{Layout, OpenParams, RING_PAGES_MAX, SsdMode, SsdTier};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::runtime::Handle;
 
@@ -90,7 +90,7 @@ impl Builder {
         let Builder { mut config, gate, progress, .. } = self;
         let in_directory = config.manifest_store(&tenure).await?;
         let config = Arc::new(config);
-        let devices = Devices::new(Arc::clone(&config), Arc::clone(&tenure));
+        let mut devices = Devices::new(Arc::clone(&config), Arc::clone(&tenure));
         let (manifests, hdd) = match in_directory {
             Some(manifests) => (Arc::new(manifests), None),
             None => devices.open_hdd_with_manifest().await?,
@@ -99,14 +99,22 @@ impl Builder {
         let page_size = config.settle_page_size(known.as_ref())?;
         // Opened and locked before anything is judged: another opener could otherwise change what we judge.
         let hdd = devices.open_hdd(hdd).await?;
-        let ssd = devices.open_ssd(known.as_ref()).await?;
         let fresh = known.is_none();
-        let manifest = known.unwrap_or_else(|| first_manifest(unused, page_size, manifests.extents_at()));
+        let manifest = known.unwrap_or_else(|| {
+            let mut first = first_manifest(unused, page_size);
+            if let Some(at) = manifests.areas_end() {
+                first.place_ring(at, page_size, config.ring_pages_on(&hdd, page_size));
+            }
+            first
+        });
+        devices.hdd_ring = manifest.ring_on(&hdd).map_or_else(OnceLock::new, OnceLock::from);
+        let (ssd, alone) = devices.open_ssd(Some(&manifest).filter(|_| !fresh), page_size).await?;
         config.check_known(&manifest, known_costs(&manifest).is_some())?;
         config.warn_of_unused_ssd(fresh, &manifest);
         config.check_hdd(&hdd, &manifest, fresh).await?;
         // Nothing is written up to `commit`: a refused opening leaves everything as it was.
-        let prepared = config.check_ssd(&ssd, &manifest, page_size, fresh).await?;
+        let prepared = config.check_ssd(&ssd, &manifest, page_size, fresh, alone).await?;
+        let ssd = devices.with_ring(ssd, &prepared.layout);
         let lost = config.what_is_lost(&manifest, &prepared);
         config.check_log(gate.as_deref(), &manifest, lost.as_ref())?;
         // Before the manifest is saved, since a pool too small must refuse the opening, not end it half-way.
@@ -127,6 +135,7 @@ impl Builder {
             ssd: Arc::clone(&ssd),
             seed,
             layout: prepared.layout,
+            ring_on_hdd: devices.hdd_ring.get().is_some(),
             homes: Arc::clone(&volume) as Arc<dyn pagetier_ssdcache::Homes>,
             policy: config.options.ssd_policy.build(&ssd_params),
             zone_percent: config.options.zone_percent,
@@ -311,8 +320,12 @@ impl Devices {
         Ok(opened.device)
     }
 
-    /// The SSD, or the ring's file of a store without an SSD.
-    async fn open_ssd(&self, known: Option<&Manifest>) -> Result<SharedDevice, OpenError> {
+    /// The SSD, or the ring of a store without one; and whether it is the ring.
+    async fn open_ssd(
+        &self,
+        known: Option<&Manifest>,
+        page_size: PageSize,
+    ) -> Result<(SharedDevice, bool), OpenError> {
         // A new store follows the options, an existing one its manifest: `ssd_bytes(0)` does not silently
         // leave out an SSD that may hold newer pages.
         let mut without = known.map_or(self.config.ssd_size() == 0, |m| m.ssd.is_none());
@@ -328,16 +341,24 @@ impl Devices {
         if without {
             // The ring takes the place of an SSD that is given up.
             let given_up = known.is_some_and(|manifest| manifest.ssd.is_some());
-            self.open_ring(self.config.options.create || given_up).await
+            self.open_ring(self.config.options.create || given_up, page_size).await.map(|ring| (ring, true))
         } else {
             // One that is given up may be gone, and a blank one takes its place.
             let create = self.config.options.create || self.config.options.accept_ssd_loss;
-            self.open_place(&self.config.ssd_place(), "ssd.cache", "ssd", create).await
+            let ssd = self.open_place(&self.config.ssd_place(), "ssd.cache", "ssd", create).await;
+            ssd.map(|ssd| (ssd, false))
         }
     }
 
     /// The device for the ring of a store without an SSD; with `create`, makes a file that does not exist.
-    pub(crate) async fn open_ring(&self, create: bool) -> Result<SharedDevice, OpenError> {
+    pub(crate) async fn open_ring(
+        &self,
+        create: bool,
+        page_size: PageSize,
+    ) -> Result<SharedDevice, OpenError> {
+        if let Some(ring) = self.hdd_ring_alone(page_size)? {
+            return Ok(ring);
+        }
         if self.config.memory.is_some() && self.config.ring_device.is_none() {
             // A store in memory has no place for a file. Its ring ends with the process, as its manifest
             // does.
@@ -497,16 +518,23 @@ impl Config {
         }
     }
 
-    pub(super) fn layout(&self, page_size: PageSize) -> Result<Layout, OpenError> {
-        self.layout_of(self.ssd_size(), page_size)
+    /// The layout of the SSD that the options name, with `ring_pages` if they are known.
+    pub(super) fn layout(&self, page_size: PageSize, ring_pages: Option<u32>) -> Result<Layout, OpenError> {
+        self.layout_of(self.ssd_size(), page_size, ring_pages)
     }
 
     /// The layout of an SSD of `bytes`.
-    pub(crate) fn layout_of(&self, bytes: u64, page_size: PageSize) -> Result<Layout, OpenError> {
-        let ring = self.options.ring_pages.unwrap_or_else(|| ring_pages_for(bytes, page_size));
+    pub(crate) fn layout_of(
+        &self,
+        bytes: u64,
+        page_size: PageSize,
+        ring_pages: Option<u32>,
+    ) -> Result<Layout, OpenError> {
+        let ring_pages = ring_pages.or(self.options.ring_pages);
         if bytes == 0 {
-            return Ok(Layout::ring_only(page_size, self.options.ring_pages.unwrap_or(256)));
+            return Ok(Layout::ring_only(page_size, ring_pages.unwrap_or(RING_PAGES)));
         }
+        let ring = ring_pages.unwrap_or_else(|| ring_pages_for(bytes, page_size));
         Ok(Layout::for_bytes(bytes, page_size, ring)?)
     }
 
@@ -575,16 +603,15 @@ fn known_costs(manifest: &Manifest) -> Option<Costs> {
 }
 
 /// The manifest of a new store.
-fn first_manifest(unused: Option<Manifest>, page_size: PageSize, extents_at: Option<u64>) -> Manifest {
-    let manifest = match unused {
+fn first_manifest(unused: Option<Manifest>, page_size: PageSize) -> Manifest {
+    match unused {
         // An earlier opening that did not complete may have written this id to the devices. Its stamps are
         // older than those of the next epoch.
         Some(Manifest { store, epoch, generation, .. }) => {
             Manifest { epoch, generation, ..Manifest::new(store, page_size) }
         }
         None => Manifest::new(id_text(new_id()), page_size),
-    };
-    Manifest { extents_at, ..manifest }
+    }
 }
 
 /// Completes the drops of spaces that an earlier process began.

@@ -5,12 +5,13 @@ use crate::error::OpenError;
 use crate::manifest::id::id_text;
 use crate::open::blank::refuse_data;
 use crate::open::check::{blank_superblock, unusable};
+use crate::open::hdd_ring::HddRing;
 use crate::store::devices::Devices;
 use crate::store::manifest_state::ManifestState;
 use pagetier_devio::SharedDevice;
 use pagetier_page::PageSize;
 use pagetier_policy::Costs;
-use pagetier_ssdcache::{Found, Layout, NewCacheDevice, format, identify};
+use pagetier_ssdcache::{Found, Layout, NewCacheDevice, OldRing, format, identify};
 
 impl Devices {
     /// Formats the file (or ready-made device) that holds the ring of a store without an SSD.
@@ -22,7 +23,8 @@ impl Devices {
         costs: Costs,
         frames: usize,
     ) -> Result<NewCacheDevice, OpenError> {
-        let device = self.open_ring(true).await;
+        let device = self.open_ring(true, page_size).await;
+        let ring_pages = self.hdd_ring.get().map_or(ring_pages, HddRing::pages);
         let layout = Layout::ring_only(page_size, ring_pages);
         Ok(self.cache_device(device, layout, meta, costs, frames).await?.0)
     }
@@ -54,7 +56,8 @@ impl Devices {
             let why = "the store was opened without an SSD".into();
             return Err(OpenError::BadOption { option: "ssd_bytes", why });
         }
-        let layout = self.config.layout_of(bytes, page_size)?;
+        let ring_pages = self.hdd_ring.get().map(HddRing::pages);
+        let layout = self.config.layout_of(bytes, page_size, ring_pages)?;
         let device = self.open_place(place, "ssd.cache", "ssd", true).await;
         self.cache_device(device, layout, meta, costs, frames).await
     }
@@ -91,14 +94,20 @@ impl Devices {
     ) -> Result<(NewCacheDevice, String), OpenError> {
         let store = &meta.manifest.store;
         // `readmit` must not format another program's disk because a path in the options is wrong.
-        self.may_overwrite(&device, store).await?;
+        let ring_on_hdd = self.hdd_ring.get().is_some();
+        if !ring_on_hdd || layout.slots > 0 {
+            self.may_overwrite(&device, store).await?;
+        }
+        let device = self.with_ring(device, &layout);
         let superblock = blank_superblock(layout, &meta.manifest);
-        format(&device, &superblock, self.config.seed(store)).await?;
+        let ring = if ring_on_hdd { OldRing::Kept } else { OldRing::Wiped };
+        format(&device, &superblock, self.config.seed(store), ring).await?;
         // A policy belongs to its slots: the new SSD begins with an empty one, of the kind that was switched
         // to last.
         let policy = self.in_use.lock().ssd_policy;
         let policy = policy.build(&self.config.slot_params(layout.slots, costs, frames));
-        let new = NewCacheDevice { device, layout, policy, zone_percent: self.config.options.zone_percent };
+        let zone_percent = self.config.options.zone_percent;
+        let new = NewCacheDevice { device, layout, ring_on_hdd, policy, zone_percent };
         Ok((new, id_text(superblock.ssd)))
     }
 
@@ -119,13 +128,10 @@ impl Devices {
     }
 }
 
-impl Config {
+impl Devices {
     /// Whether the ring of a store without an SSD is still there at the next opening.
     pub(crate) fn keeps_its_ring(&self) -> bool {
-        self.options.directory.is_some() || self.ring_device.is_some()
-    }
-
-    pub(crate) fn ring_pages_or(&self, default: u32) -> u32 {
-        self.options.ring_pages.unwrap_or(default)
+        let Config { options, ring_device, .. } = &*self.config;
+        options.directory.is_some() || ring_device.is_some() || self.hdd_ring.get().is_some()
     }
 }

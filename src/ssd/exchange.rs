@@ -1,5 +1,6 @@
 //! The SSD's life cycle: modes, drain, readmission, and operation without the SSD.
 
+use crate::config::sizes::RING_PAGES;
 use crate::error::Error;
 use crate::manifest::contents::Manifest;
 use crate::manifest::id::id_bytes;
@@ -20,9 +21,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::broadcast;
-
-/// The ring's size in pages once a store continues without its SSD, unless the builder sets it.
-const STANDBY_RING_PAGES: u32 = 256;
 
 /// Options of a drain; see [`Ssd::drain`](crate::Ssd::drain).
 #[derive(Default)]
@@ -128,7 +126,7 @@ impl Shared {
                 if shared.tier.ssd_state() != SsdState::Degraded || shared.tier.stats().refusing.is_none() {
                     continue;
                 }
-                if !shared.config.keeps_its_ring() {
+                if !shared.devices.keeps_its_ring() {
                     tracing::error!(
                         "the SSD failed, and the store does not continue without it: it has no directory for the \
                          doublewrite ring, and one in memory would be lost with the process"
@@ -188,7 +186,7 @@ impl Shared {
         let mut meta = self.meta.lock().await;
         let doublewrite = self.tier.has_ring();
         // A store that was opened without a ring repairs torn pages by its own log, and keeps doing so.
-        let pages = if doublewrite { self.config.ring_pages_or(STANDBY_RING_PAGES) } else { 0 };
+        let pages = if doublewrite { self.config.options.ring_pages.unwrap_or(RING_PAGES) } else { 0 };
         let frames = self.pool.params().frames;
         let exchange = async {
             let made = self.devices.make_ring(&meta, self.page_size(), pages, self.costs(), frames).await;

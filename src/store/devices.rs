@@ -2,6 +2,7 @@
 
 use crate::config::frozen::{Config, Place};
 use crate::error::OpenError;
+use crate::open::hdd_ring::HddRing;
 use crate::tenure::held_dir::At;
 use crate::tenure::lock::Tenure;
 use pagetier_devio::files::Identity;
@@ -9,7 +10,7 @@ use pagetier_policy::{PoolPolicy, SsdPolicy};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// The file or block device of each option that the store uses.
 #[derive(Clone, Debug, Default)]
@@ -51,6 +52,8 @@ pub(crate) struct Devices {
     pub(crate) config: Arc<Config>,
     pub(crate) tenure: Arc<Tenure>,
     pub(crate) in_use: Mutex<InUse>,
+    /// The ring, if it is on the HDD. Set once the manifest is known.
+    pub(crate) hdd_ring: OnceLock<HddRing>,
 }
 
 impl Devices {
@@ -62,7 +65,7 @@ impl Devices {
             ssd_policy: config.options.ssd_policy,
             ssd: (config.ssd_place(), config.ssd_size()),
         };
-        Self { config, tenure, in_use: Mutex::new(in_use) }
+        Self { config, tenure, in_use: Mutex::new(in_use), hdd_ring: OnceLock::new() }
     }
 
     /// Performs an exchange of the cache device, whose options then use what it has opened. If it fails, they

@@ -53,7 +53,9 @@ impl Shared {
         let hdd_may_grow = hdd.as_ref().and_then(may_grow);
         let ssd = self.devices.in_use.lock().ssd.0.clone();
         let cache = if self.tier.slots() > 0 { (ssd, "ssd.cache") } else { (config.ring_place(), "ring") };
-        let cache_file = config.at(&cache.0, cache.1).filter(|at| may_grow(at) == Some(true));
+        let on_hdd = self.tier.slots() == 0 && self.devices.hdd_ring.get().is_some();
+        let cache_file =
+            config.at(&cache.0, cache.1).filter(|_| !on_hdd).filter(|at| may_grow(at) == Some(true));
         let ssd_may_grow = cache_file.as_ref().is_some_and(is_sparse);
         Headroom {
             unallocated_bytes: self.hdd.size().saturating_sub(taken),

@@ -120,6 +120,12 @@ pub trait Device: Send + Sync + std::fmt::Debug + 'static {
         None
     }
 
+    /// Whether a crash leaves each of the naturally aligned ranges of `bytes` (a power of two) of a write whole:
+    /// with its old contents or its new ones. Such pages need no doublewrite ring. Default: no.
+    fn writes_whole(&self, _bytes: usize) -> bool {
+        false
+    }
+
     /// The backend's name for reports: `uring`, `threads`, `emulated`, `sim`, `memory`.
     fn backend(&self) -> &'static str;
 

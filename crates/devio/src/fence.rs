@@ -208,6 +208,7 @@ impl Device for FencedDevice {
         fn register(regions: &[(NonNull<u8>, usize)]) -> bool;
         fn occupancy() -> &Occupancy;
         fn alignment() -> usize;
+        fn writes_whole(bytes: usize) -> bool;
         fn stats() -> DeviceStats;
         fn track_costs(points: usize);
         fn recent_costs() -> Option<RecentCosts>;

@@ -113,6 +113,7 @@ impl Device for First {
         fn track_costs(points: usize);
         fn recent_costs() -> Option<RecentCosts>;
         fn claim() -> Option<Claim>;
+        fn writes_whole(bytes: usize) -> bool;
         fn backend() -> &'static str;
         fn name() -> &str;
     }

@@ -46,6 +46,7 @@ mod recorder;
 #[cfg(feature = "sim")]
 mod sim;
 pub mod spans;
+mod spliced;
 mod stats;
 mod sync;
 pub mod task;
@@ -83,5 +84,6 @@ pub use recent::{COST_POINTS, RecentCost, RecentCosts};
 pub use sim::{
     Fault, FaultEffect, FileFault, FlushFailure, SimDevice, SimFiles, SimMoment, SimPower, SimSeat,
 };
+pub use spliced::{Spliced, Window};
 pub use stats::{ClassStats, DeviceStats, DirStats, ErrorCounts, RetryCounts};
 pub use uring_reap::Reap;

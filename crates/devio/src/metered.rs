@@ -77,6 +77,11 @@ pub trait RawDevice: Send + Sync + fmt::Debug + 'static {
         512
     }
 
+    /// See [`Device::writes_whole`]. Default: no.
+    fn writes_whole(&self, _bytes: usize) -> bool {
+        false
+    }
+
     /// See [`Device::claim`]. Default: none.
     fn claim(&self) -> Option<Claim> {
         None
@@ -186,6 +191,7 @@ impl<D: RawDevice> Device for Metered<D> {
         fn register(regions: &[(NonNull<u8>, usize)]) -> bool;
         fn alignment() -> usize;
         fn claim() -> Option<Claim>;
+        fn writes_whole(bytes: usize) -> bool;
         fn backend() -> &'static str;
     }
 

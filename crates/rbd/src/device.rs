@@ -49,6 +49,10 @@ impl RawDevice for RbdImage {
         Some(self.0.flight.claim())
     }
 
+    fn writes_whole(&self, bytes: usize) -> bool {
+        self.0.writes_whole(bytes)
+    }
+
     fn backend(&self) -> &'static str {
         "rbd"
     }

@@ -63,6 +63,8 @@ pub(crate) struct Image {
     pub(crate) flight: Arc<Flight>,
     bytes: AtomicU64,
     bytes_max: u64,
+    /// The bytes in a row that are in one object.
+    unit: u64,
     /// `None` once [`Image::drop`] has passed it on.
     pool: Option<Pool>,
 }
@@ -89,24 +91,34 @@ impl Image {
             _ => failed("open it")(source),
         })?;
         let bytes_max = options.bytes_max.unwrap_or(u64::MAX);
-        let image = Self {
+        let mut image = Self {
             handle,
             name: name.to_string(),
             flight: Arc::default(),
             bytes: AtomicU64::new(0),
             bytes_max,
+            unit: 0,
             pool: Some(pool),
         };
         image.lock(options.take_over)?;
-        let mut bytes = 0;
+        let (mut bytes, mut unit) = (0, 0);
         // SAFETY: an open image and a valid place.
         checked(unsafe { rbd::rbd_get_size(handle, &raw mut bytes) }).map_err(failed("learn its size"))?;
         image.bytes.store(bytes, Ordering::Relaxed);
+        // SAFETY: an open image and a valid place.
+        checked(unsafe { rbd::rbd_get_stripe_unit(handle, &raw mut unit) })
+            .map_err(failed("learn its stripe unit"))?;
+        image.unit = unit;
         Ok(image)
     }
 
     pub(crate) fn raw(&self) -> rbd::rbd_image_t {
         self.handle
+    }
+
+    /// Whether aligned ranges of `bytes` are each within one object, to which a write is one transaction.
+    pub(crate) fn writes_whole(&self, bytes: usize) -> bool {
+        self.unit > 0 && self.unit.is_multiple_of(bytes as u64)
     }
 
     pub(crate) fn size(&self) -> u64 {

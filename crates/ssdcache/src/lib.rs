@@ -23,7 +23,8 @@ pub use exec::Homes;
 pub use exec::budget::BudgetStats;
 pub use exec::drain::{DrainProgress, DrainReport};
 pub use exec::open::{
-    OpenError, OpenParams, RecoveryProgress, RecoveryReport, assign, format, identify, mark, newest_label,
+    OldRing, OpenError, OpenParams, RecoveryProgress, RecoveryReport, assign, format, identify, mark,
+    newest_label,
 };
 pub use exec::quiet::{ExchangeError, Exchanged, NewCacheDevice};
 pub use exec::readmit::{ReadmitError, ReadmitReport, Readmitter};

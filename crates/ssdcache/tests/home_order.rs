@@ -323,7 +323,7 @@ async fn other_cache(layout: Layout) -> NewCacheDevice {
     let device = Arc::new(SimDevice::new("other", 1 << 20, 3, &SimPower::new()));
     formatted(&device, layout).await;
     let policy = policy(if layout.slots > 0 { "lru2" } else { "none" }, layout);
-    NewCacheDevice { device, layout, policy, zone_percent: 50.0 }
+    NewCacheDevice { device, layout, ring_on_hdd: false, policy, zone_percent: 50.0 }
 }
 
 #[tokio::test(start_paused = true)]

@@ -216,6 +216,7 @@ impl Device for EmulatedDevice {
         fn occupancy() -> &Occupancy;
         fn alignment() -> usize;
         fn claim() -> Option<Claim>;
+        fn writes_whole(bytes: usize) -> bool;
     }
 
     delegate! { self => self.shared.recorder;

@@ -111,7 +111,7 @@ impl Cache {
         self.unit = unit;
     }
 
-    fn unit(&self) -> usize {
+    pub(super) fn unit(&self) -> usize {
         self.unit.max(SECTOR)
     }
 

@@ -552,6 +552,10 @@ impl Device for SimDevice {
         Some(state.claim.clone())
     }
 
+    fn writes_whole(&self, bytes: usize) -> bool {
+        self.shared.state.lock().cache.unit() >= bytes
+    }
+
     fn backend(&self) -> &'static str {
         "sim"
     }

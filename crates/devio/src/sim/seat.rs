@@ -111,6 +111,7 @@ impl Device for SimSeat {
     delegate! { self => self.volume;
         fn size() -> u64;
         fn alignment() -> usize;
+        fn writes_whole(bytes: usize) -> bool;
         fn stats() -> DeviceStats;
         fn backend() -> &'static str;
         fn name() -> &str;

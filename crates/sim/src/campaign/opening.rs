@@ -119,6 +119,10 @@ impl Plan {
         manifest: &Arc<MemoryManifest>,
     ) -> Builder {
         let builder = self.with_manifest(manifest).hdd_device(hdd);
+        if self.on_hdd > 0 {
+            // The ring is there, too.
+            return if self.ssd_bytes() == 0 { builder } else { builder.ssd_device(ssd) };
+        }
         if self.ssd_bytes() == 0 {
             // Without slots the device holds the ring.
             return builder.ring_device(ssd);

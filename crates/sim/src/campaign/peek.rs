@@ -11,13 +11,30 @@ use rustc_hash::FxHashMap;
 use serde::Deserialize;
 use std::cell::OnceCell;
 
-/// The offset of the first page on the HDD.
-fn first_page(hdd: &SimMoment) -> u64 {
+/// Whether the HDD has the manifest, and with it the ring.
+fn has_areas(hdd: &SimMoment) -> bool {
     let mut magics = [[0; 8]; 4];
     for (nth, magic) in (0..).zip(&mut magics) {
         hdd.read(AREAS.start + nth * BLOCK_BYTES, magic);
     }
-    if magics.contains(b"PGTIERMF") { AREAS.end } else { 1 << 20 }
+    magics.contains(b"PGTIERMF")
+}
+
+/// The offset of the first page on the HDD.
+fn first_page(hdd: &SimMoment, layout: &Layout) -> u64 {
+    let ring = Layout::ring_only(layout.page_size, layout.ring_pages);
+    if has_areas(hdd) { (AREAS.end + ring.end()).next_multiple_of(64 << 10) } else { 1 << 20 }
+}
+
+/// The pages and stamps of the images in the ring.
+fn ringed(hdd: &SimMoment, ssd: &SimMoment, layout: &Layout) -> Vec<(PageId, Stamp)> {
+    let (device, at) = match has_areas(hdd) {
+        true => (hdd, AREAS.end + Layout::ring_only(layout.page_size, layout.ring_pages).ring_at(0)),
+        false => (ssd, layout.ring_at(0)),
+    };
+    let place = |index| at + u64::from(index) * layout.page_size.bytes() as u64;
+    let image = |index| peek(device, place(index)).map(|(page, stamp, _)| (page, stamp));
+    (0..layout.ring_pages).filter_map(image).collect()
 }
 
 /// The header at `offset`, and the version in the payload; unverified.
@@ -89,12 +106,11 @@ pub(super) fn states(hdd: &SimMoment, ssd: &SimMoment, layout: &Layout, model: &
     }
     let voided = candidates(ssd, layout);
     let mut ring: FxHashMap<PageId, Stamp> = FxHashMap::default();
-    for index in 0..layout.ring_pages {
-        let Some((page, stamp, _)) = peek(ssd, layout.ring_at(index)) else { continue };
+    for (page, stamp) in ringed(hdd, ssd, layout) {
         let best = ring.entry(page).or_insert(stamp);
         *best = (*best).max(stamp);
     }
-    let mut at = first_page(hdd);
+    let mut at = first_page(hdd, layout);
     while at + page_bytes <= hdd.size() {
         let home = peek(hdd, at);
         at += page_bytes;
@@ -114,10 +130,9 @@ pub(super) fn states(hdd: &SimMoment, ssd: &SimMoment, layout: &Layout, model: &
 
 /// The offsets of pages' homes; with `ringed`, only of pages with images in the ring.
 pub(super) fn homes(hdd: &SimMoment, ssd: &SimMoment, layout: &Layout, ringed: bool) -> Vec<u64> {
-    let image = |index| peek(ssd, layout.ring_at(index)).map(|(page, ..)| page);
-    let in_ring: Vec<PageId> = (0..layout.ring_pages).filter_map(image).collect();
+    let in_ring: Vec<PageId> = self::ringed(hdd, ssd, layout).into_iter().map(|(page, _)| page).collect();
     let page_bytes = layout.page_size.bytes() as u64;
-    let first = first_page(hdd);
+    let first = first_page(hdd, layout);
     let places = (0..).map(|no| first + no * page_bytes).take_while(|at| at + page_bytes <= hdd.size());
     let homes = places.filter_map(|at| peek(hdd, at).map(|(page, ..)| (page, at)));
     homes.filter(|(page, _)| !ringed || in_ring.contains(page)).map(|(_, at)| at).collect()

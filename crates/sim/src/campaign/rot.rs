@@ -91,6 +91,8 @@ pub(super) fn examine(crash: Crash<'_>, rng: &mut SmallRng, totals: &mut Totals)
     } else {
         let range = match structure {
             Structure::RingedHome | Structure::Home => home(moment, &layout, structure, rng),
+            // It is on the HDD, as the manifest is.
+            Structure::Ring if plan.on_hdd > 0 => return Ok(()),
             _ => structure.range(&layout, hdd.size()),
         };
         if range.is_empty() {

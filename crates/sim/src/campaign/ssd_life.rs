@@ -158,8 +158,11 @@ impl World {
     }
 
     fn builder(&self) -> Builder {
-        let builder =
-            self.probe.builder(&self.plan).ring_device(Arc::clone(&self.probe.ring) as SharedDevice);
+        let builder = self.probe.builder(&self.plan);
+        let builder = match self.probe.on_hdd {
+            true => builder,
+            false => builder.ring_device(Arc::clone(&self.probe.ring) as SharedDevice),
+        };
         match self.accepts {
             None => builder,
             Some(Accepts::Without) => builder.accept_ssd_loss(true).ssd_bytes(0),

@@ -172,6 +172,10 @@ impl Device for Watched {
         self.inner().alignment()
     }
 
+    fn writes_whole(&self, bytes: usize) -> bool {
+        self.inner().writes_whole(bytes)
+    }
+
     fn stats(&self) -> DeviceStats {
         self.inner().stats()
     }

@@ -14,6 +14,8 @@ use tokio::runtime::Handle;
 pub(crate) struct CacheDevice {
     pub(crate) device: SharedDevice,
     pub(crate) layout: Layout,
+    /// Whether the ring, and a store's whole device without an SSD, is a window of the HDD.
+    pub(crate) ring_on_hdd: bool,
     /// Numbered separately for each device: only the device that failed a flush remembers the failure.
     pub(crate) flush: GroupFlush<SsdFlush>,
 }
@@ -22,16 +24,19 @@ impl CacheDevice {
     pub(crate) fn new(
         device: SharedDevice,
         layout: Layout,
+        ring_on_hdd: bool,
         failures: &Arc<Failures>,
         runtime: &Handle,
     ) -> Arc<Self> {
         let flush = GroupFlush::new(Arc::clone(&device), Flushed::Ssd, failures, runtime);
-        Arc::new(Self { device, layout, flush })
+        Arc::new(Self { device, layout, ring_on_hdd, flush })
     }
 
     /// The same device without its failed flush.
     pub(crate) fn without_failure(&self) -> Arc<Self> {
         let flush = self.flush.without_failure();
-        Arc::new(Self { device: SharedDevice::clone(&self.device), layout: self.layout, flush })
+        let Self { device, layout, ring_on_hdd, .. } = self;
+        let (device, layout, ring_on_hdd) = (SharedDevice::clone(device), *layout, *ring_on_hdd);
+        Arc::new(Self { device, layout, ring_on_hdd, flush })
     }
 }

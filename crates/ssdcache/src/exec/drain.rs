@@ -3,7 +3,6 @@
 
 use super::Core;
 use super::tier::SsdTier;
-use super::write_back::BATCH_MAX;
 use crate::protocol::slots::Slots;
 use pagetier_bufpool::TierError;
 use pagetier_devio::DeviceError;
@@ -162,7 +161,8 @@ impl Core {
                 }
                 return;
             }
-            for pages in left.chunks(BATCH_MAX) {
+            let max = self.state.lock().write_back_max();
+            for pages in left.chunks(max) {
                 let copied = self.copy_pages_home(pages).await;
                 drain.written.fetch_add(copied.home.len() as u64, Ordering::Relaxed);
                 for (page, error) in copied.failed {

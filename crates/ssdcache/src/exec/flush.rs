@@ -27,6 +27,8 @@ use tokio::sync::Notify;
 pub(crate) struct Failures {
     pub(crate) remember: Arc<dyn Remember>,
     pub(crate) unflushed: Arc<UnflushedHomes>,
+    /// The HDD's name.
+    pub(crate) hdd: Arc<str>,
     pub(crate) seam: Seam,
 }
 
@@ -40,6 +42,10 @@ impl Failures {
         }
         let unproved = match which {
             Flushed::Hdd => Unproved { hdd: true, ssd: false, homes: self.unflushed.fail(&error) },
+            // With the ring on the HDD a flush of both may have failed there, and lost homes, too.
+            Flushed::Ssd if error.device == self.hdd => {
+                Unproved { hdd: true, ssd: true, homes: self.unflushed.fail(&error) }
+            }
             Flushed::Ssd => Unproved { hdd: false, ssd: true, homes: Vec::new() },
         };
         match self.remember.note(&unproved).await {
@@ -294,6 +300,7 @@ mod tests {
         let failures = Arc::new(Failures {
             remember: Arc::clone(&remember) as Arc<dyn Remember>,
             unflushed: Arc::default(),
+            hdd: Arc::from("hdd"),
             seam,
         });
         (remember, GroupFlush::new(device, Flushed::Hdd, &failures, &Handle::current()))

@@ -9,12 +9,6 @@ use pagetier_devio::{DeviceError, IoClass};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The maximum number of pages of a write-back.
-const WRITE_BACK_MAX: usize = 32;
-
-/// The maximum number of these that are not victims, but leave because their space is kept off the SSD.
-const LEAVING_MAX: usize = WRITE_BACK_MAX / 2;
-
 /// Runs until the tier stops or aborts it, and waits without polling.
 ///
 /// Two duties run side by side: writers that ran out of slots wait for a map checkpoint, which must not wait
@@ -90,8 +84,11 @@ impl Core {
             let mut state = self.state.lock();
             let usable = state.ssd_error.is_none();
             let in_flight = |page| self.unflushed.in_flight(page);
+            let max = state.write_back_max();
+            // Victims keep half of it.
+            let leaving_max = (max / 2).max(1);
             let leaving =
-                if usable { state.begin_leaving(&in_flight, LEAVING_MAX, now) } else { Leaving::default() };
+                if usable { state.begin_leaving(&in_flight, leaving_max, now) } else { Leaving::default() };
             let due = usable && state.wants_write_back(now);
             // Copies whose homes were already written need only the flush to be clean, not another home
             // write.
@@ -99,7 +96,7 @@ impl Core {
             let due = due && !waits;
             let mut batch = leaving.held;
             if due {
-                batch.extend(state.begin_write_back(WRITE_BACK_MAX - batch.len(), now));
+                batch.extend(state.begin_write_back(max - batch.len(), now));
             }
             let flush = state.wants_hdd_flush() || waits || leaving.flush || self.unflushed.wants_flush();
             (batch, flush, leaving.dropped)

@@ -209,8 +209,13 @@ impl Core {
     }
 
     /// Wraps `device` to take the place of the SSD.
-    pub(crate) fn new_cache_device(&self, device: SharedDevice, layout: Layout) -> Arc<CacheDevice> {
-        CacheDevice::new(device, layout, &self.failures, &self.runtime)
+    pub(crate) fn new_cache_device(
+        &self,
+        device: SharedDevice,
+        layout: Layout,
+        ring_on_hdd: bool,
+    ) -> Arc<CacheDevice> {
+        CacheDevice::new(device, layout, ring_on_hdd, &self.failures, &self.runtime)
     }
 
     pub(crate) fn layout(&self) -> Layout {

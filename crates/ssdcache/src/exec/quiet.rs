@@ -25,6 +25,8 @@ pub struct NewCacheDevice {
     pub device: SharedDevice,
     /// The layout that its superblock states.
     pub layout: Layout,
+    /// Whether its ring is on the HDD, and the same as the old one's.
+    pub ring_on_hdd: bool,
     /// The SSD policy, empty.
     pub policy: Box<dyn SlotPolicy>,
     /// The eviction zone, in per cent of the slots.
@@ -222,7 +224,7 @@ impl Quiet<'_> {
     /// Exchanges the device: from here on the old one's contents do not count. Returns the pages that had
     /// copies there, and those that are lost. Does not wait: the caller has awaited `vacant`.
     pub(crate) fn replace(&self, new: NewCacheDevice) -> Exchanged {
-        let NewCacheDevice { device, layout, policy, zone_percent } = new;
+        let NewCacheDevice { device, layout, ring_on_hdd, policy, zone_percent } = new;
         let core = self.core;
         let mut state = core.state.lock();
         let copies = state.slots.copies();
@@ -231,12 +233,17 @@ impl Quiet<'_> {
         let kept_off = state.slots.spaces_kept_off();
         state.slots = Slots::new(SlotParams::new(layout.slots, zone_percent), policy, &[], 0);
         kept_off.into_iter().for_each(|space| state.slots.keep_off(space, true));
-        state.home = HomeBatches::new(layout.ring_pages, 0, layout.journal_blocks, Default::default());
+        // Where the old ring stays, its images are overwritten in their order: none may outlive a newer one
+        // of its page.
+        let ring_from = if ring_on_hdd { state.home.ring_next() } else { 0 };
+        state.home =
+            HomeBatches::new(layout.ring_pages, ring_from, layout.journal_blocks, Default::default())
+                .ring_takes_all(ring_on_hdd);
         state.lsn_floor = Lsn(0);
         state.map_doubtful = false;
         // Still under the state's lock, so that no plan made for a slot of the old device is carried out on
         // the new one (I29).
-        *core.cache_device.write() = core.new_cache_device(device, layout);
+        *core.cache_device.write() = core.new_cache_device(device, layout, ring_on_hdd);
         core.forgive(&mut state);
         core.resend_price();
         drop(state);

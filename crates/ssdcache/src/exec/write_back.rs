@@ -14,9 +14,6 @@ use pagetier_page::{Lsn, PageId};
 use parking_lot::Mutex;
 use std::time::Duration;
 
-/// The maximum number of pages of a batch, which a drain still writes after it was cancelled.
-pub(super) const BATCH_MAX: usize = 32;
-
 /// The outcome of a batch.
 pub(crate) struct Copied {
     /// The copies that are durable at home.

@@ -10,6 +10,9 @@
 //! | slots written back | the slots are released (`forget_write_backs`), after such a flush | |
 //! | nothing (no ring) | `end_home_writes` | |
 //!
+//! A ring on the HDD ([`HomeBatches::ring_takes_all`]) backs homes beside the slots, which may be lost with the
+//! SSD. There, such a batch holds its places as a batch of the ring does, also once it is gone otherwise.
+//!
 //! A page that goes home first (`exec/write_first.rs`) passes through the same phases, but its records are
 //! written last. Until a batch is gone it may pin the journal (I7), and its pages may have to keep their
 //! copies ([`HomeBatches::must_keep_copy`]). No home write of a page begins before an earlier one has ended
@@ -108,8 +111,8 @@ struct HomeBatch {
     /// Its places in the ring, numbered without wrap-around.
     ring: Range<u64>,
     journal: Range<JournalSeq>,
-    /// The stamps of its images in the ring, or of the slots that back it, are at least this.
-    stamp_min: Stamp,
+    /// The stamps of its images in the ring are at least this. `None`: slots back it, which know of no floor.
+    stamp_min: Option<Stamp>,
     /// For images in the ring: the HDD has every change older than this.
     lsn: Option<Lsn>,
     /// Whether its home writes began, so that they may have torn homes. True until it is known.
@@ -143,6 +146,16 @@ impl HomeBatch {
         !self.journal.is_empty() && (self.is_under_way() || self.backing != Backing::Ring)
     }
 
+    /// Ends what a slot backs, if the ring has images of it that wait for a flush of the HDD: from here on it
+    /// is a batch of the ring. Returns whether it has.
+    fn leaves_images(&mut self) -> bool {
+        if self.is_ringed() {
+            (self.backing, self.journal) = (Backing::Ring, self.journal.end..self.journal.end);
+            self.versions.clear();
+        }
+        self.is_ringed()
+    }
+
     fn is_torn(&self, page: PageId) -> bool {
         matches!(&self.phase, Phase::Torn(pages) if pages.contains(&page))
     }
@@ -173,6 +186,8 @@ pub struct HomeBatches {
     /// Pages that were discarded after their home writes failed.
     discarded: FxHashSet<PageId>,
     ring_pages: u32,
+    /// Whether the ring also backs home writes that slots back.
+    ring_takes_all: bool,
     /// The places of the ring that are held, numbered without wrap-around.
     ring: Range<u64>,
     journal_blocks: u32,
@@ -187,6 +202,14 @@ impl HomeBatches {
     pub fn new(ring_pages: u32, ring_from: u32, journal_blocks: u32, journal: Range<JournalSeq>) -> Self {
         let ring = u64::from(ring_from)..u64::from(ring_from);
         Self { ring_pages, ring, journal_blocks, journal, ..Self::default() }
+    }
+
+    /// Whether the ring has an image also of each page that a slot backs: it is on the HDD, and must suffice
+    /// once the SSD is lost.
+    #[must_use]
+    pub fn ring_takes_all(mut self, all: bool) -> Self {
+        self.ring_takes_all = all;
+        self
     }
 
     // ---- pages
@@ -289,8 +312,11 @@ impl HomeBatches {
     #[must_use]
     pub fn batch_max(&self, backing: Backing) -> usize {
         // Half the ring, so that a batch can be prepared while the one before it waits for its HDD flush.
-        let ringed = backing == Backing::Ring && self.ring_pages > 0;
-        if ringed { (self.ring_pages as usize / 2).clamp(1, RECORDS_MAX) } else { RECORDS_MAX }
+        if self.takes_images(backing) {
+            (self.ring_pages as usize / 2).clamp(1, RECORDS_MAX)
+        } else {
+            RECORDS_MAX
+        }
     }
 
     /// Whether there is a journal; without slots none is needed.
@@ -309,8 +335,13 @@ impl HomeBatches {
         if self.journal_blocks > 0 { pages.div_ceil(RECORDS_MAX) as u64 } else { 0 }
     }
 
+    /// Whether the ring has images of a batch.
+    fn takes_images(&self, backing: Backing) -> bool {
+        self.ring_pages > 0 && (backing == Backing::Ring || self.ring_takes_all)
+    }
+
     fn images_of(&self, backing: Backing, pages: usize) -> u64 {
-        if backing == Backing::Ring && self.ring_pages > 0 { pages as u64 } else { 0 }
+        if self.takes_images(backing) { pages as u64 } else { 0 }
     }
 
     /// Checks that journal and ring have room for a batch of `pages` pages.
@@ -352,6 +383,8 @@ impl HomeBatches {
             claims.writing += 1;
             claims.backed += u32::from(backing == Backing::Appended && !planned);
         }
+        // The image that accompanies a slot matters once the SSD is lost, and the floor with it.
+        let stamp_min = Some(stamp_min).filter(|_| backing == Backing::Ring);
         let places = ring.clone().map(|at| self.place(at)).collect();
         let batch = HomeBatch {
             id,
@@ -421,7 +454,9 @@ impl HomeBatches {
 
     /// Ends the write-back whose slots were released: checkpoints name their actual state again.
     pub fn forget_write_backs(&mut self) {
-        self.batches.retain(|batch| batch.backing != Backing::WriteBack || batch.is_under_way());
+        self.batches.retain_mut(|batch| {
+            batch.backing != Backing::WriteBack || batch.is_under_way() || batch.leaves_images()
+        });
     }
 
     /// Ends the backing of versions whose home writes failed.
@@ -445,7 +480,13 @@ impl HomeBatches {
         let covered = self.ringed().take_while(|batch| batch.is_covered(number));
         let tail = covered.last().map_or(self.ring.start, |batch| batch.ring.end);
         self.ring.start = tail;
-        self.batches.retain(|batch| !batch.is_ringed() || batch.ring.end > tail);
+        self.batches.retain_mut(|batch| {
+            let freed = batch.is_ringed() && batch.ring.end <= tail;
+            if freed {
+                batch.ring = tail..tail;
+            }
+            !freed || batch.backing != Backing::Ring
+        });
     }
 
     /// Takes the versions that flush `number` covers and slots backed.
@@ -472,7 +513,7 @@ impl HomeBatches {
             if over {
                 taken.append(&mut batch.versions);
             }
-            !over
+            !over || batch.leaves_images()
         });
         taken
     }

@@ -20,6 +20,9 @@ use pagetier_policy::Millis;
 use slots::{Leaving, Move, OnItsWay, Slots, WriteBack};
 use std::sync::Arc;
 
+/// The maximum number of pages of a write-back, which a drain still writes after it was cancelled.
+const WRITE_BACK_MAX: usize = 32;
+
 /// A page to be written home.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct HomePage {
@@ -212,6 +215,12 @@ impl Protocol {
     pub(crate) fn wants_write_back(&mut self, now: Millis) -> bool {
         let Self { slots, home, .. } = self;
         slots.next_victims_are_dirty(&|page| home.must_keep_copy(page), now)
+    }
+
+    /// The maximum number of pages of a write-back. A recovery looks at the pages of the last batch, so a
+    /// write-back must not take two.
+    pub(crate) fn write_back_max(&self) -> usize {
+        WRITE_BACK_MAX.min(self.home.batch_max(Backing::WriteBack))
     }
 
     /// Holds the next dirty victims, at most `max`, each until [`Protocol::end_write_back`].

@@ -7,7 +7,7 @@ use pagetier_devio::{IoBuf, IoClass, SharedDevice, SimDevice};
 use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp, StoreSeed};
 use pagetier_policy::{Access, Costs, Location, SlotPolicy, SlotPolicyParams, SsdPolicy};
 use pagetier_ssdcache::{
-    Homes, Layout, OpenParams, OpeningMarks, RememberInMemory, SsdMode, SsdTier, Superblock, format,
+    Homes, Layout, OldRing, OpenParams, OpeningMarks, RememberInMemory, SsdMode, SsdTier, Superblock, format,
 };
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -57,7 +57,7 @@ pub(crate) fn superblock(layout: Layout) -> Superblock {
 
 pub(crate) async fn formatted(ssd: &Arc<SimDevice>, layout: Layout) {
     let shared = Arc::clone(ssd) as SharedDevice;
-    format(&shared, &superblock(layout), seed()).await.expect("formatted");
+    format(&shared, &superblock(layout), seed(), OldRing::Wiped).await.expect("formatted");
 }
 
 pub(crate) fn policy(name: &str, layout: Layout) -> Box<dyn SlotPolicy> {
@@ -72,6 +72,7 @@ pub(crate) fn params(hdd: &Arc<SimDevice>, ssd: &Arc<SimDevice>, layout: Layout,
         ssd: Arc::clone(ssd) as SharedDevice,
         seed: seed(),
         layout,
+        ring_on_hdd: false,
         homes: Arc::new(Flat),
         policy: policy(name, layout),
         zone_percent: 50.0,

@@ -53,7 +53,8 @@ fn without_ssd(
         return whole.ssd_device(device("ssd")).accept_ssd_loss(true);
     }
     let builder = plan.with_manifest(manifest).hdd_device(watch.devices().hdd);
-    builder.ssd_bytes(0).ring_device(device("ring")).accept_ssd_loss(true)
+    let builder = builder.ssd_bytes(0).accept_ssd_loss(true);
+    if plan.on_hdd > 0 { builder } else { builder.ring_device(device("ring")) }
 }
 
 /// Opens the store that `builder` describes with the log on this medium.

@@ -86,7 +86,8 @@ async fn attempt(
     let opened = open::open(wrong, plan, &parts).await;
     let acked = moment.model.acked;
     // With the SSD goes the ring, from which a torn home page would be repaired: reads and redo name it.
-    let is_torn = |wrong: &str| twist == Twist::LostSsd && wrong.contains("is corrupt on hdd");
+    let loses_ring = twist == Twist::LostSsd && (plan.on_hdd == 0 || plan.ring == 0);
+    let is_torn = |wrong: &str| loses_ring && wrong.contains("is corrupt on hdd");
     // Another store's log, or pages, whatever is in them.
     let foreign = twist == Twist::ForeignPages || twist == Twist::ForeignLog && moment.model.opening > 0;
     let refusal = match opened {

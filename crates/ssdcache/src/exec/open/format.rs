@@ -7,6 +7,16 @@ use crate::format::map::{MapBody, MapHeader};
 use crate::format::superblock::Superblock;
 use pagetier_devio::{DeviceError, IoBuf, IoClass, SharedDevice};
 use pagetier_page::StoreSeed;
+use std::ops::Range;
+
+/// What becomes of the images in the ring of a device that is formatted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OldRing {
+    /// They go with what else the device held.
+    Wiped,
+    /// They stay: the ring is on the HDD, whose homes they repair.
+    Kept,
+}
 
 /// Formats `device` as an empty SSD cache of the store of `seed`: first the superblock, which assigns the
 /// device to the store, then an empty map. The device may be used once this has returned and the manifest
@@ -19,17 +29,20 @@ pub async fn format(
     device: &SharedDevice,
     superblock: &Superblock,
     seed: StoreSeed,
+    ring: OldRing,
 ) -> Result<(), DeviceError> {
     let layout = superblock.layout;
     device.grow(layout.end())?;
     assign(device, superblock).await?;
     // A later recovery would take the device's earlier journal and ring for evidence.
-    let mut at = layout.map_at(0);
-    while at < layout.slot_at(0) {
-        let buf = IoBuf::zeroed((layout.slot_at(0) - at).min(1 << 20) as usize);
-        let len = buf.len() as u64;
-        write_one(device, at, buf, IoClass::Meta).await?;
-        at += len;
+    let ring = layout.ring_at(0)..if ring == OldRing::Wiped { layout.slot_at(0) } else { 0 };
+    for Range { start: mut at, end } in [layout.map_at(0)..layout.ring_at(0), ring] {
+        while at < end {
+            let buf = IoBuf::zeroed((end - at).min(1 << 20) as usize);
+            let len = buf.len() as u64;
+            write_one(device, at, buf, IoClass::Meta).await?;
+            at += len;
+        }
     }
     if layout.slots > 0 {
         write_empty_map(device, &layout, seed).await?;

@@ -14,7 +14,7 @@ mod newest;
 mod repair;
 mod unread;
 
-pub use format::format;
+pub use format::{OldRing, format};
 pub use identify::{assign, identify, mark, newest_label};
 
 use crate::exec::budget::Budget;
@@ -147,6 +147,9 @@ pub struct OpenParams {
     pub seed: StoreSeed,
     /// The layout of `ssd`.
     pub layout: Layout,
+    /// Whether the ring of `ssd`, and all of it in a store without an SSD, is a part of `hdd`: it outlives the
+    /// SSD, so it takes an image of every page that goes home.
+    pub ring_on_hdd: bool,
     /// Maps pages to their homes.
     pub homes: Arc<dyn Homes>,
     /// The SSD policy, empty.
@@ -272,7 +275,8 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
     let next = evidence.journal.iter().map(|b| b.seq + 1).max().unwrap_or_default().max(header.journal_from);
     // All blocks since the checkpoint stay in use until the next one is durable (I7).
     let journal = header.journal_from.min(next)..next;
-    let home = HomeBatches::new(layout.ring_pages, ring_from, layout.journal_blocks, journal);
+    let home = HomeBatches::new(layout.ring_pages, ring_from, layout.journal_blocks, journal)
+        .ring_takes_all(params.ring_on_hdd);
     let protocol = Protocol::new(slots, home, params.mode, header.lsn_floor);
     let core = core(params, flushes, GuardedProtocol::new(protocol, seam));
     if core.has_slots() {
@@ -357,12 +361,13 @@ pub(crate) struct RecoveryFlushes {
 
 impl RecoveryFlushes {
     fn new(params: &OpenParams) -> Self {
-        let OpenParams { hdd, ssd, layout, remember, .. } = params;
+        let OpenParams { hdd, ssd, layout, ring_on_hdd, remember, .. } = params;
         let (runtime, unflushed) = (Handle::current(), Arc::new(UnflushedHomes::default()));
         let (remember, listed) = (Arc::clone(remember), Arc::clone(&unflushed));
-        let failures = Arc::new(Failures { remember, unflushed: listed, seam: params.seam() });
+        let hdd_name = Arc::from(hdd.name());
+        let failures = Arc::new(Failures { remember, unflushed: listed, hdd: hdd_name, seam: params.seam() });
         let hdd = GroupFlush::new(Arc::clone(hdd), Flushed::Hdd, &failures, &runtime);
-        let cache = CacheDevice::new(Arc::clone(ssd), *layout, &failures, &runtime);
+        let cache = CacheDevice::new(Arc::clone(ssd), *layout, *ring_on_hdd, &failures, &runtime);
         Self { hdd, cache, failures, unflushed, runtime }
     }
 

@@ -204,3 +204,49 @@ fn images_of_a_batch_that_never_began_are_held_and_stand_in_no_exchanges_way() {
     assert_eq!(home.ring_used(), 0);
     home.validate().unwrap();
 }
+
+#[test]
+fn a_ring_that_takes_all_holds_the_images_of_a_write_back_until_its_homes_are_durable() {
+    let mut home = HomeBatches::new(4, 0, 8, Default::default()).ring_takes_all(true);
+    assert_eq!(home.batch_max(Backing::WriteBack), 2);
+    let written = begin(&mut home, Backing::WriteBack, versions(1, 10, 2));
+    let appended = begin(&mut home, Backing::Appended, versions(3, 20, 2));
+    assert_eq!((&written.ring[..], &appended.ring[..]), (&[0, 1][..], &[2, 3][..]));
+    assert_eq!(home.journal_floor(FRESH), (at(20), true), "the floor is that of the appended slots alone");
+    home.end_home_writes(written.id, true, Vec::new(), HddFlush(2));
+    home.end_home_writes(appended.id, true, Vec::new(), HddFlush(3));
+    // The slots were released without a flush: the images stay, and nothing pins the journal.
+    home.forget_write_backs();
+    home.validate().expect("sound");
+    assert_eq!((home.ring_used(), home.journal_needed_from()), (4, appended.journal.start));
+    assert!(home.flushed(HddFlush(2)).is_empty());
+    assert_eq!(home.ring_used(), 2);
+    assert_eq!(home.flushed(HddFlush(3)), versions(3, 20, 2));
+    home.validate().expect("sound");
+    assert_eq!((home.ring_used(), home.journal_needed_from()), (0, home.journal_next()));
+}
+
+#[test]
+fn a_write_back_pins_the_journal_though_a_flush_has_freed_its_images() {
+    let mut home = HomeBatches::new(4, 0, 8, Default::default()).ring_takes_all(true);
+    let batch = begin(&mut home, Backing::WriteBack, versions(1, 10, 2));
+    home.end_home_writes(batch.id, true, Vec::new(), HddFlush(1));
+    home.flushed(HddFlush(1));
+    assert_eq!((home.ring_used(), home.journal_needed_from()), (0, batch.journal.start));
+    home.forget_write_backs();
+    assert_eq!(home.journal_needed_from(), home.journal_next());
+}
+
+#[test]
+fn appended_slots_settle_though_their_images_wait_for_an_older_batch() {
+    let mut home = HomeBatches::new(8, 0, 8, Default::default()).ring_takes_all(true);
+    let first = begin(&mut home, Backing::Ring, versions(1, 10, 1));
+    let second = begin(&mut home, Backing::Appended, versions(2, 20, 1));
+    home.end_home_writes(second.id, true, Vec::new(), HddFlush(1));
+    assert_eq!(home.flushed(HddFlush(1)), versions(2, 20, 1));
+    home.validate().expect("sound");
+    assert_eq!((home.ring_used(), home.flush_would_settle()), (2, false));
+    home.end_home_writes(first.id, true, Vec::new(), HddFlush(2));
+    home.flushed(HddFlush(2));
+    assert_eq!(home.ring_used(), 0);
+}

@@ -13,6 +13,12 @@ impl HomeBatches {
         (at % u64::from(self.ring_pages.max(1))) as u32
     }
 
+    /// The place that the ring continues at.
+    #[must_use]
+    pub fn ring_next(&self) -> u32 {
+        self.place(self.ring.end)
+    }
+
     pub(super) fn ringed(&self) -> impl Iterator<Item = &HomeBatch> {
         self.batches.iter().filter(|batch| batch.is_ringed())
     }
@@ -61,7 +67,7 @@ impl HomeBatches {
         let backed = backed.flat_map(|batch| &batch.versions).map(|(_, stamp)| *stamp);
         // A torn home remains its slot's to repair, also after a failed flush, and keeps the floor below it.
         let slots = backed.chain(self.torn_from).min();
-        let ring = self.ringed().map(|batch| batch.stamp_min).min().unwrap_or(fresh);
+        let ring = self.ringed().filter_map(|batch| batch.stamp_min).min().unwrap_or(fresh);
         (slots.map_or(ring, |slots| slots.min(ring)), slots.is_some())
     }
 

@@ -1,0 +1,235 @@
+//! A device with a range of another in place of its own: an SSD whose doublewrite ring is on the HDD.
+
+use crate::check::{Spot, refused, total_len};
+use crate::device::IoBufs;
+use crate::{
+    Claim, DataSearch, Device, DeviceError, DeviceErrorKind, DeviceStats, DoneFuture, IoClass, IoFuture,
+    IoOp, Occupancy, RecentCosts, SharedDevice,
+};
+use std::future::ready;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// A range of a device under addresses of its own.
+#[derive(Clone, Debug)]
+pub struct Window {
+    /// The device.
+    pub device: SharedDevice,
+    /// Where the window begins on it, in bytes.
+    pub at: u64,
+    /// The addresses under which it appears.
+    pub range: Range<u64>,
+}
+
+/// A window in front of a device, or alone. No operation may reach from the one into the other.
+///
+/// A flush makes both durable. An error names the device on which it occurred.
+#[derive(Debug)]
+pub struct Spliced {
+    own: Option<SharedDevice>,
+    window: Window,
+}
+
+impl Spliced {
+    /// The addresses of `window` lead there, all others to `own`; without it there are no others.
+    #[must_use]
+    pub fn new(own: Option<SharedDevice>, window: Window) -> Self {
+        Self { own, window }
+    }
+
+    /// The device that stands for the whole in reports.
+    fn outer(&self) -> &SharedDevice {
+        self.own.as_ref().unwrap_or(&self.window.device)
+    }
+
+    /// Where the `len` bytes at `offset` are.
+    fn place(&self, op: IoOp, offset: u64, len: u64) -> Result<(&SharedDevice, u64), DeviceError> {
+        let Window { device, at, range } = &self.window;
+        let end = offset.saturating_add(len);
+        if offset >= range.start && end <= range.end {
+            return Ok((device, at + (offset - range.start)));
+        }
+        if let Some(own) = self.own.as_ref().filter(|_| end <= range.start || offset >= range.end) {
+            return Ok((own, offset));
+        }
+        let kind = DeviceErrorKind::UnexpectedEof { size: range.end };
+        Err(Spot { op, offset, len }.error(&Arc::from(self.name()), kind))
+    }
+
+    fn transfer(
+        &self,
+        op: IoOp,
+        offset: u64,
+        bufs: IoBufs,
+        start: impl FnOnce(&SharedDevice, u64, IoBufs) -> IoFuture,
+    ) -> IoFuture {
+        match self.place(op, offset, total_len(&bufs)) {
+            Ok((device, at)) => start(device, at, bufs),
+            Err(error) => refused(bufs, error),
+        }
+    }
+}
+
+impl Device for Spliced {
+    delegate! { self => self.outer();
+        fn occupancy() -> &Occupancy;
+        fn backend() -> &'static str;
+        fn name() -> &str;
+    }
+
+    fn read(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
+        self.transfer(IoOp::Read, offset, bufs, |device, at, bufs| device.read(at, bufs, class))
+    }
+
+    fn write(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
+        self.transfer(IoOp::Write, offset, bufs, |device, at, bufs| device.write(at, bufs, class))
+    }
+
+    fn flush(&self, class: IoClass) -> DoneFuture {
+        // Both begin now, not where the result is awaited: a caller may need to know that none begins later.
+        let window = self.window.device.flush(class);
+        let own = self.own.as_ref().map(|own| own.flush(class));
+        Box::pin(async move {
+            let window = window.await;
+            let own = match own {
+                Some(own) => own.await,
+                None => Ok(()),
+            };
+            // The window's first: its device has other contents, which are lost with it.
+            window.and(own)
+        })
+    }
+
+    fn settled(&self) -> Option<u64> {
+        let own = self.own.as_ref().map_or(Some(0), |own| own.settled())?;
+        // Neither decreases, so the sum stays only if both do.
+        Some(own + self.window.device.settled()?)
+    }
+
+    fn size(&self) -> u64 {
+        let Window { device, at, range } = &self.window;
+        match &self.own {
+            Some(own) => own.size(),
+            None => range.start + device.size().saturating_sub(*at).min(range.end - range.start),
+        }
+    }
+
+    fn grow(&self, bytes: u64) -> Result<(), DeviceError> {
+        let Window { device, at, range } = &self.window;
+        let end = at + bytes.clamp(range.start, range.end) - range.start;
+        if device.size() < end {
+            device.grow(end)?;
+        }
+        self.own.as_ref().map_or(Ok(()), |own| own.grow(bytes))
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> DoneFuture {
+        match self.place(IoOp::Discard, offset, len) {
+            Ok((device, at)) => device.discard(at, len),
+            Err(error) => Box::pin(ready(Err(error))),
+        }
+    }
+
+    fn data_search(&self) -> Option<DataSearch> {
+        self.own.as_ref().and_then(|own| own.data_search())
+    }
+
+    fn register(&self, regions: &[(NonNull<u8>, usize)]) -> bool {
+        self.own.as_ref().is_some_and(|own| own.register(regions))
+    }
+
+    fn alignment(&self) -> usize {
+        self.outer().alignment().max(self.window.device.alignment())
+    }
+
+    /// Of its own device: operations in the window count for the window's.
+    fn stats(&self) -> DeviceStats {
+        self.own.as_ref().map(|own| own.stats()).unwrap_or_default()
+    }
+
+    fn track_costs(&self, points: usize) {
+        self.own.iter().for_each(|own| own.track_costs(points));
+    }
+
+    fn recent_costs(&self) -> Option<RecentCosts> {
+        self.own.as_ref().and_then(|own| own.recent_costs())
+    }
+
+    fn claim(&self) -> Option<Claim> {
+        self.window.device.claim()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{Fault, FaultEffect, IoBuf, SimDevice, SimPower};
+
+    const BLOCK: u64 = 4096;
+
+    fn sim(name: &str, bytes: u64) -> Arc<SimDevice> {
+        Arc::new(SimDevice::new(name, bytes, 1, &SimPower::new()))
+    }
+
+    /// The blocks 2 and 3 of an SSD of 8, in the blocks 5 and 6 of an HDD.
+    fn spliced() -> (Arc<SimDevice>, Arc<SimDevice>, Spliced) {
+        let (ssd, hdd) = (sim("ssd", 8 * BLOCK), sim("hdd", 16 * BLOCK));
+        let device = Arc::clone(&hdd) as SharedDevice;
+        let window = Window { device, at: 5 * BLOCK, range: 2 * BLOCK..4 * BLOCK };
+        let spliced = Spliced::new(Some(Arc::clone(&ssd) as SharedDevice), window);
+        (ssd, hdd, spliced)
+    }
+
+    fn block(byte: u8) -> IoBufs {
+        let mut block = IoBuf::zeroed(BLOCK as usize);
+        block.as_mut_slice().fill(byte);
+        IoBufs::from_iter([block])
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_window_leads_to_the_other_device_and_all_else_to_its_own() {
+        let (ssd, hdd, spliced) = spliced();
+        for at in 0..8 {
+            let done = spliced.write(at * BLOCK, block(at as u8 + 1), IoClass::Meta).await;
+            done.result.expect("written");
+            let done = spliced.read(at * BLOCK, block(0), IoClass::Meta).await;
+            assert_eq!(done.bufs[0].as_slice()[7], at as u8 + 1);
+        }
+        let first_bytes = |device: &SimDevice| -> Vec<u8> {
+            device.snapshot().chunks(BLOCK as usize).map(|block| block[0]).collect()
+        };
+        assert_eq!(first_bytes(&ssd), [1, 2, 0, 0, 5, 6, 7, 8]);
+        assert_eq!(first_bytes(&hdd)[4..8], [0, 3, 4, 0]);
+        for at in [1, 3] {
+            let both = IoBufs::from_iter([IoBuf::zeroed(2 * BLOCK as usize)]);
+            assert!(spliced.write(at * BLOCK, both, IoClass::Meta).await.result.is_err(), "over its edge");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn alone_it_ends_where_the_window_does() {
+        let hdd = sim("hdd", 6 * BLOCK);
+        let device = Arc::clone(&hdd) as SharedDevice;
+        let alone = Spliced::new(None, Window { device, at: 5 * BLOCK, range: 0..2 * BLOCK });
+        assert_eq!(alone.size(), BLOCK, "the HDD is shorter");
+        alone.grow(2 * BLOCK).expect("grown");
+        assert_eq!((alone.size(), hdd.size()), (2 * BLOCK, 7 * BLOCK));
+        alone.write(BLOCK, block(9), IoClass::Meta).await.result.expect("written");
+        assert_eq!(hdd.snapshot()[6 * BLOCK as usize], 9);
+        assert!(alone.read(2 * BLOCK, block(0), IoClass::Meta).await.result.is_err());
+        assert!(alone.data_search().is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flush_covers_both_and_its_error_names_the_device() {
+        let (ssd, hdd, spliced) = spliced();
+        spliced.flush(IoClass::Meta).await.expect("flushed");
+        assert_eq!((ssd.stats().flush.ops, hdd.stats().flush.ops), (1, 1));
+        for device in [&ssd, &hdd] {
+            device.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
+            let error = spliced.flush(IoClass::Meta).await.expect_err("it fails");
+            assert_eq!(&*error.device, device.name());
+        }
+    }
+}
