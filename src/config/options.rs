@@ -17,9 +17,9 @@ macro_rules! option_table {
             /// unless the store is [in memory](crate::Builder::in_memory).
             directory: Option<PathBuf> = None;
             /// Whether the HDD has the manifest at its head, instead of the directory: a machine that has
-            /// only the HDD of a store, and a blank SSD, can then open it. The directory, which is created
-            /// wherever the store is opened, has the lock, and by default the files of the SSD and of the
-            /// ring; for another machine it is of no use. Set it at every opening; a store keeps its manifest
+            /// only the HDD of a store, and a blank SSD, can then open it. The doublewrite ring is on the HDD, too,
+            /// and takes every page that goes home. The directory, which is created wherever the store is opened,
+            /// has the lock, and by default the SSD's file; for another machine it is of no use. Set it at every opening; a store keeps its manifest
             /// where it was created, and [`force`](crate::Builder::force) does not start such a store anew:
             /// blank the HDD's first MiB for that. **Not promised:** that a read-only opening of a ready-made
             /// or block device keeps a writing one out. Default: no.
@@ -45,7 +45,9 @@ macro_rules! option_table {
             /// and any other value is [`OpenError::BadOption`](crate::OpenError::BadOption). 0 turns the ring
             /// off: the embedder must then repair torn pages on the HDD, and `sync` flushes the HDD. **Not
             /// promised then:** anything about a home page that a crash tears, and the latest home writes if
-            /// a flush of the HDD fails and the process is killed. Default: 256, fewer on a small SSD.
+            /// a flush of the HDD fails and the process is killed. Default: 256, fewer on a small SSD; 0 with
+            /// [`manifest_on_hdd`](crate::Builder::manifest_on_hdd) if the HDD says that it
+            /// [writes pages whole](crate::device::Device::writes_whole).
             ring_pages(u32): Option<u32> = None;
             /// The store's memory budget in bytes: pages, their metadata, staging copies, the SSD's tables
             /// and outqueue. The smallest pool has 16 frames ([`pool_bytes_for`](crate::pool_bytes_for));

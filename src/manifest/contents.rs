@@ -17,8 +17,11 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::io;
 
-/// The manifest format that this version writes.
+/// The newest manifest format: of a store with its ring on the HDD.
 const MANIFEST_FORMAT: u32 = 6;
+
+/// The format of other stores, which the version before reads, too.
+const MANIFEST_FORMAT_OTHER: u32 = 5;
 
 /// The first format of which each extent of a space was formatted ([`Manifest::unformatted`]).
 const MANIFEST_FORMAT_FORMATTED: u32 = 5;
@@ -105,7 +108,7 @@ impl Manifest {
     pub(crate) fn new(store: String, page_size: PageSize) -> Self {
         Self {
             file_bytes: None,
-            format: MANIFEST_FORMAT,
+            format: MANIFEST_FORMAT_OTHER,
             store,
             page_bytes: page_size.bytes() as u64,
             generation: 0,
@@ -130,6 +133,11 @@ impl Manifest {
             unformatted: Vec::new(),
             spaces: Vec::new(),
         }
+    }
+
+    /// Places the ring on the HDD, before the first extent.
+    pub(crate) fn put_ring_on_hdd(&mut self, ring: RingOnHdd, extents_at: u64) {
+        (self.format, self.ring_on_hdd, self.extents_at) = (MANIFEST_FORMAT, Some(ring), Some(extents_at));
     }
 
     pub(crate) fn add_space(&mut self, id: u32, name: &str) {
@@ -328,7 +336,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Manifest, OpenError> {
     }
     // What is written from here on is of the present format; the number must say so even before the first
     // save.
-    manifest.format = MANIFEST_FORMAT;
+    manifest.format = manifest.ring_on_hdd.map_or(MANIFEST_FORMAT_OTHER, |_| MANIFEST_FORMAT);
     manifest.check().map_err(bad)?;
     manifest.spaces.sort_unstable_by_key(|space| space.id);
     // A gap means that a durable record is missing: those after it would be applied to the wrong contents
@@ -395,6 +403,7 @@ mod tests {
             unproved: Some(UnprovedRecord { hdd: true, ssd: false, homes: vec![(1, 2, 3)] }),
             next_space: 2,
             extents_at: Some(33 << 20),
+            ring_on_hdd: Some(RingOnHdd { at: 1 << 20, pages: 256 }),
             extents_used: 5,
             extents_free: vec![(1, 1)],
             unformatted: vec![(2, 1)],
@@ -416,6 +425,11 @@ mod tests {
             assert!(decode(&bad).is_err());
         }
         assert!(decode(&bytes[..10]).is_err());
+        for at in [0, 33 << 20, u64::MAX] {
+            let mut overlapping = manifest.clone();
+            overlapping.ring_on_hdd = Some(RingOnHdd { at, pages: 256 });
+            assert!(decode(&encode(&overlapping).unwrap()).is_err(), "a ring at {at}");
+        }
     }
 
     #[test]

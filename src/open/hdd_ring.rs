@@ -49,10 +49,9 @@ impl Manifest {
 
     /// Makes room for a ring of `pages` at `at`, before the first extent.
     pub(super) fn place_ring(&mut self, at: u64, page_size: PageSize, pages: u32) {
-        self.ring_on_hdd = Some(RingOnHdd { at, pages });
         // A page must not lie across the units that a device writes whole: they are powers of two.
         let end = at + Layout::ring_only(page_size, pages).end();
-        self.extents_at = Some(end.next_multiple_of(AREA_UNIT));
+        self.put_ring_on_hdd(RingOnHdd { at, pages }, end.next_multiple_of(AREA_UNIT));
     }
 }
 
