@@ -2,6 +2,7 @@
 
 use crate::connection::{ConnectOptions, Connection, Pool};
 use crate::device::RbdImage;
+use crate::flight::Flight;
 use crate::image::{self, Image, ImageOptions};
 use crate::{ImageName, RbdDevice, RbdError};
 use pagetier_devio::Metered;
@@ -52,8 +53,16 @@ impl Cluster {
         // The sender lives as long as the connection, so the wait cannot fail.
         let _ = closing.wait_for(|closing| !closing.contains(&shown)).await;
         let image = blocking(move || {
+            let watch = |flight: &Arc<Flight>| {
+                connection.watched().push((name.to_string(), Arc::downgrade(flight)));
+            };
+            // The cluster may keep the opening waiting, too. It ends before the image can be closed, so it is no
+            // operation of the image.
+            let opening = Arc::<Flight>::default();
+            watch(&opening);
+            opening.begin();
             let image = Image::open(&connection, &name, &options)?;
-            connection.watched().push((image.name.clone(), Arc::downgrade(&image.flight)));
+            watch(&image.flight);
             Ok(image)
         });
         Ok(Metered::over(RbdImage(image.await?)))

@@ -796,8 +796,10 @@ impl Shared {
             let is_idle = output.writing.is_empty() && self.state.lock().buf.is_empty();
             return if is_idle { Ok(()) } else { Err(WalError::ReadOnly) };
         }
+        self.check_claim()?;
         self.ready(&mut output)?;
         let Output { segments, writing, reached } = &mut *output;
+        // Once more: that may have taken its time.
         self.check_claim()?;
         // What was written while the claim had lapsed.
         if self.durable.fetch_max(*reached, Ordering::AcqRel) < *reached {

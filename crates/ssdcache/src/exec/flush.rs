@@ -36,8 +36,8 @@ impl Failures {
     /// Notes the failure of a flush of `which`. Returns the error to report, which also says so if the note
     /// could not be made.
     async fn note(&self, which: Flushed, error: DeviceError) -> DeviceError {
-        // The store was dropped before the flush began, so nothing failed.
-        if matches!(error.kind, DeviceErrorKind::Closed) {
+        // The store was dropped, or lost its volume, before the flush began, so nothing failed.
+        if matches!(error.kind, DeviceErrorKind::Closed | DeviceErrorKind::Fenced) {
             return error;
         }
         let unproved = match which {
@@ -333,6 +333,16 @@ mod tests {
             flush.cover(HddFlush(2)).await.is_err(),
             "the next flush would succeed without what the first one lost"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flush_that_another_owner_keeps_out_is_not_noted() {
+        let device = slow_device();
+        device.clear_faults();
+        device.inject(Fault::new(FaultEffect::Fenced).on(IoOp::Flush).times(1));
+        let (remember, flush) = flushes(&device);
+        flush.cover(HddFlush(1)).await.expect_err("refused");
+        assert!(remember.recall().is_empty() && flush.failed().is_some());
     }
 
     #[test]
