@@ -126,7 +126,6 @@ impl Config {
         if let Some(pages) = on_hdd.filter(|_| alone) {
             // A part of the HDD, which was checked. Its superblock may be that of another time without an SSD,
             // so it gets a new one.
-            self.check_ring(pages)?;
             return Ok(formatted(Layout::ring_only(page_size, pages)));
         }
         let found = identify(ssd).await?;

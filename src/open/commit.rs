@@ -82,7 +82,7 @@ impl Config {
             HddSuperblock { store, page_bytes, marks: OpeningMarks::default() }
                 .format(hdd, extents_at)
                 .await?;
-            costs_ms = self.measured((hdd, extents_at), ssd, prepared, page_size).await?;
+            costs_ms = self.measured(&meta.manifest, hdd, ssd, prepared, page_size).await?;
         }
         let begin = |manifest: &mut Manifest| {
             // Before anything is written under it: a second opening that wrote stamps of the same epoch would
@@ -154,7 +154,8 @@ impl Config {
     /// Measures the costs of a new store's devices, if the options ask for it.
     async fn measured(
         &self,
-        (hdd, extents_at): (&SharedDevice, u64),
+        meta: &Manifest,
+        hdd: &SharedDevice,
         ssd: &SharedDevice,
         prepared: &PreparedSsd,
         page_size: PageSize,
@@ -163,10 +164,12 @@ impl Config {
         let Some(budget_ms) = self.options.calibrate_ms.filter(|_| self.options.costs.is_none()) else {
             return Ok(None);
         };
-        let budget = Duration::from_millis(budget_ms);
+        let (budget, extents_at) = (Duration::from_millis(budget_ms), meta.extents_at());
         // A new file ends at its superblock: the measurement needs something to write and read.
         hdd.grow(extents_at + SCRATCH_BYTES)?;
-        let slots_at = prepared.layout.slot_at(0);
+        // A ring alone has no slots. In a file of its own it may grow; on the HDD the figures are the HDD's.
+        let ring_on_hdd = prepared.layout.slots == 0 && meta.ring_on_hdd.is_some();
+        let (ssd, slots_at) = if ring_on_hdd { (hdd, extents_at) } else { (ssd, prepared.layout.slot_at(0)) };
         let costs = calibrate(hdd, extents_at, ssd, slots_at, page_size, budget).await?;
         tracing::info!(?costs, "the devices' costs were measured");
         let all = [costs.hdd_read_ms, costs.hdd_write_ms, costs.ssd_read_ms, costs.ssd_write_ms];

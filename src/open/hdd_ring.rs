@@ -13,7 +13,7 @@ use crate::store::devices::Devices;
 use pagetier_devio::{SharedDevice, Spliced, Window};
 use pagetier_page::PageSize;
 use pagetier_ssdcache::Layout;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// The ring on the HDD of an open store.
 #[derive(Clone, Debug)]
@@ -68,21 +68,28 @@ impl Config {
 }
 
 impl Devices {
-    /// `device` with the ring in its place, if that is on the HDD.
+    /// `device` with the ring in its place, if there is one on the HDD.
     pub(crate) fn with_ring(&self, device: SharedDevice, layout: &Layout) -> SharedDevice {
         match self.hdd_ring.get() {
-            Some(ring) if layout.slots > 0 => ring.in_front_of(device, layout),
+            Some(ring) if layout.slots > 0 && ring.pages() > 0 => ring.in_front_of(device, layout),
             _ => device,
         }
     }
 
     /// The whole device of a store without an SSD, if its ring is on the HDD.
-    pub(super) fn hdd_ring_alone(&self, page_size: PageSize) -> Result<Option<SharedDevice>, OpenError> {
-        let Some(ring) = self.hdd_ring.get() else { return Ok(None) };
+    pub(super) fn hdd_ring_alone(&self, page_size: PageSize) -> Option<SharedDevice> {
+        self.hdd_ring.get().map(|ring| ring.alone(page_size))
+    }
+
+    /// Notes where the ring of the store of `manifest` is, and checks the options against it.
+    pub(super) fn find_ring(&mut self, manifest: &Manifest, hdd: &SharedDevice) -> Result<(), OpenError> {
+        let Some(ring) = manifest.ring_on(hdd) else { return Ok(()) };
+        self.config.check_ring(ring.pages())?;
         if self.config.ring_device.is_some() {
             let why = "the ring is on the HDD, as the manifest is: omit the option".into();
             return Err(OpenError::BadOption { option: "ring_device", why });
         }
-        Ok(Some(ring.alone(page_size)))
+        self.hdd_ring = OnceLock::from(ring);
+        Ok(())
     }
 }

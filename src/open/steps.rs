@@ -33,7 +33,7 @@ use pagetier_devio::{
 use pagetier_page::PageSize;
 use pagetier_policy::{CLUSTER_PAGES_MAX, Costs, FramePolicy, FramePolicyParams, SlotPolicyParams};
 use pagetier_ssdcache::{Layout, OpenParams, RING_PAGES_MAX, SsdMode, SsdTier};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
 
@@ -107,7 +107,7 @@ impl Builder {
             }
             first
         });
-        devices.hdd_ring = manifest.ring_on(&hdd).map_or_else(OnceLock::new, OnceLock::from);
+        devices.find_ring(&manifest, &hdd)?;
         let (ssd, alone) = devices.open_ssd(Some(&manifest).filter(|_| !fresh), page_size).await?;
         config.check_known(&manifest, known_costs(&manifest).is_some())?;
         config.warn_of_unused_ssd(fresh, &manifest);
@@ -356,7 +356,7 @@ impl Devices {
         create: bool,
         page_size: PageSize,
     ) -> Result<SharedDevice, OpenError> {
-        if let Some(ring) = self.hdd_ring_alone(page_size)? {
+        if let Some(ring) = self.hdd_ring_alone(page_size) {
             return Ok(ring);
         }
         if self.config.memory.is_some() && self.config.ring_device.is_none() {

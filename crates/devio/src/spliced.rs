@@ -1,4 +1,7 @@
 //! A device with a range of another in place of its own: an SSD whose doublewrite ring is on the HDD.
+//!
+//! A flush leaves the other device alone while nothing was written there through the window: it may be slow, or
+//! not answer at all, and most flushes are of the own device's writes alone.
 
 use crate::check::{Spot, refused, total_len};
 use crate::device::IoBufs;
@@ -10,6 +13,7 @@ use std::future::ready;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A range of a device under addresses of its own.
 #[derive(Clone, Debug)]
@@ -24,18 +28,42 @@ pub struct Window {
 
 /// A window in front of a device, or alone. No operation may reach from the one into the other.
 ///
-/// A flush makes both durable. An error names the device on which it occurred.
+/// An error names the device on which it occurred.
 #[derive(Debug)]
 pub struct Spliced {
     own: Option<SharedDevice>,
     window: Window,
+    changes: Arc<Changes>,
+}
+
+/// The changes in a window.
+#[derive(Debug)]
+struct Changes {
+    begun: AtomicU64,
+    /// The number that have ended.
+    ended: AtomicU64,
+    /// The number of them that a flush has covered; [`UNKNOWN`] at first.
+    covered: AtomicU64,
+}
+
+/// What an earlier user of the device has changed is not known.
+const UNKNOWN: u64 = u64::MAX;
+
+impl Changes {
+    /// Notes that a flush has covered the first `ended` changes.
+    fn cover(&self, ended: u64) {
+        let newer = |covered| (covered == UNKNOWN || covered < ended).then_some(ended);
+        let _ = self.covered.fetch_update(Ordering::AcqRel, Ordering::Acquire, newer);
+    }
 }
 
 impl Spliced {
     /// The addresses of `window` lead there, all others to `own`; without it there are no others.
     #[must_use]
     pub fn new(own: Option<SharedDevice>, window: Window) -> Self {
-        Self { own, window }
+        let (begun, ended) = (AtomicU64::new(0), AtomicU64::new(0));
+        let changes = Changes { begun, ended, covered: AtomicU64::new(UNKNOWN) };
+        Self { own, window, changes: Arc::new(changes) }
     }
 
     /// The device that stands for the whole in reports.
@@ -83,15 +111,36 @@ impl Device for Spliced {
     }
 
     fn write(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
-        self.transfer(IoOp::Write, offset, bufs, |device, at, bufs| device.write(at, bufs, class))
+        let is_own = self.own.is_some() && !self.window.range.contains(&offset);
+        if !is_own {
+            self.changes.begun.fetch_add(1, Ordering::AcqRel);
+        }
+        let write =
+            self.transfer(IoOp::Write, offset, bufs, |device, at, bufs| device.write(at, bufs, class));
+        if is_own {
+            return write;
+        }
+        let changes = Arc::clone(&self.changes);
+        Box::pin(async move {
+            let done = write.await;
+            // Counted before its caller can rely on a flush that begins from here on.
+            changes.ended.fetch_add(1, Ordering::AcqRel);
+            done
+        })
     }
 
     fn flush(&self, class: IoClass) -> DoneFuture {
         // Both begin now, not where the result is awaited: a caller may need to know that none begins later.
-        let window = self.window.device.flush(class);
+        let changes = Arc::clone(&self.changes);
+        let ended = changes.ended.load(Ordering::Acquire);
+        let is_due = self.own.is_none() || changes.covered.load(Ordering::Acquire) != ended;
+        let window = is_due.then(|| self.window.device.flush(class));
         let own = self.own.as_ref().map(|own| own.flush(class));
         Box::pin(async move {
-            let window = window.await;
+            let window = match window {
+                Some(window) => window.await.inspect(|()| changes.cover(ended)),
+                None => Ok(()),
+            };
             let own = match own {
                 Some(own) => own.await,
                 None => Ok(()),
@@ -102,9 +151,11 @@ impl Device for Spliced {
     }
 
     fn settled(&self) -> Option<u64> {
-        let own = self.own.as_ref().map_or(Some(0), |own| own.settled())?;
-        // Neither decreases, so the sum stays only if both do.
-        Some(own + self.window.device.settled()?)
+        let Some(own) = &self.own else { return self.window.device.settled() };
+        let begun = self.changes.begun.load(Ordering::Acquire);
+        // Neither count decreases, so the sum stays only if both do.
+        let rest = self.changes.ended.load(Ordering::Acquire) == begun;
+        own.settled().filter(|_| rest).map(|own| own + begun)
     }
 
     fn size(&self) -> u64 {
@@ -126,6 +177,7 @@ impl Device for Spliced {
 
     fn discard(&self, offset: u64, len: u64) -> DoneFuture {
         match self.place(IoOp::Discard, offset, len) {
+            // A discard in the window is not counted: nothing relies on it.
             Ok((device, at)) => device.discard(at, len),
             Err(error) => Box::pin(ready(Err(error))),
         }
@@ -226,7 +278,15 @@ mod tests {
         let (ssd, hdd, spliced) = spliced();
         spliced.flush(IoClass::Meta).await.expect("flushed");
         assert_eq!((ssd.stats().flush.ops, hdd.stats().flush.ops), (1, 1));
+        // Only what was written in the window needs another flush of the HDD.
+        spliced.write(0, block(1), IoClass::Meta).await.result.expect("written");
+        spliced.flush(IoClass::Meta).await.expect("flushed");
+        assert_eq!((ssd.stats().flush.ops, hdd.stats().flush.ops), (2, 1));
+        spliced.write(2 * BLOCK, block(1), IoClass::Meta).await.result.expect("written");
+        spliced.flush(IoClass::Meta).await.expect("flushed");
+        assert_eq!((ssd.stats().flush.ops, hdd.stats().flush.ops), (3, 2));
         for device in [&ssd, &hdd] {
+            spliced.write(2 * BLOCK, block(1), IoClass::Meta).await.result.expect("written");
             device.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
             let error = spliced.flush(IoClass::Meta).await.expect_err("it fails");
             assert_eq!(&*error.device, device.name());

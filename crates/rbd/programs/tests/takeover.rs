@@ -1,13 +1,13 @@
 //! Another machine takes a store over: `kv` with homes and log on images of a real cluster, and an SSD that
 //! is lost with its machine. Each owner is a process of its own, with a directory of its own.
 //!
-//! `PAGETIER_TAKEOVERS` sets how often (default: 3); `crates/rbd/run-tests` starts a cluster.
+//! `PAGETIER_TAKEOVERS` sets how often (default: 3), `PAGETIER_RACES` how many races of takers there are (3); `crates/rbd/run-tests` starts a cluster.
 
 use pagetier_kv::{Kv, KvError, Options};
 use pagetier_rbd::{Cluster, ConnectOptions, ImageName, ImageOptions, RbdDevice};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +18,9 @@ const LEASE: Duration = Duration::from_secs(2);
 
 /// The number of the newest batch, which each owner writes and reads.
 const NEWEST: &[u8] = b"newest";
+
+/// The SSD of an owner, unless it has none.
+const SSD_MIB: u64 = 16;
 
 /// How many keys an owner reads back besides checking the whole tree.
 const READ_BACK: u64 = 2_000;
@@ -53,14 +56,21 @@ async fn taken(cluster: &Cluster, name: &str) -> RbdDevice {
 #[ignore = "runs as another process of these tests"]
 async fn an_owner_of_its_own() {
     let Ok(told) = std::env::var("PAGETIER_RBD_TAKES") else { return };
-    let [homes, log, dir, acknowledged] = told.split(' ').collect::<Vec<_>>()[..] else { panic!("{told}") };
-    let acknowledged: u64 = acknowledged.parse().unwrap();
+    let [homes, log, dir, numbers @ ..] = &told.split(' ').collect::<Vec<_>>()[..] else { panic!("{told}") };
+    let numbers: Vec<u64> = numbers.iter().map(|number| number.parse().unwrap()).collect();
+    let [acknowledged, ssd_mib, base, ref others @ ..] = numbers[..] else { panic!("{told}") };
+    let key = move |no: u64| key(base + no);
     let cluster = Cluster::connect(ConnectOptions::default()).await.unwrap();
     let begun = Instant::now();
     let (homes, log) = (taken(&cluster, homes).await, taken(&cluster, log).await);
     let took = begun.elapsed();
     let options = Options::new(dir).hdd_device(Arc::new(homes)).log_device(Arc::new(log));
-    let options = options.ssd_bytes(16 << 20).pool_bytes(6 << 20).log_bytes(8 << 20).accept_ssd_loss(true).lease(LEASE);
+    let options = options
+        .ssd_bytes(ssd_mib << 20)
+        .pool_bytes(6 << 20)
+        .log_bytes(8 << 20)
+        .accept_ssd_loss(true)
+        .lease(LEASE);
     let kv = Arc::new(Kv::open(&options).await.unwrap());
     println!("\nopened {} {}", took.as_millis(), begun.elapsed().as_millis());
     let report = kv.check(|_, _| ()).await.unwrap();
@@ -70,6 +80,14 @@ async fn an_owner_of_its_own() {
     assert!(entries >= acknowledged, "{entries} of {acknowledged}");
     for no in acknowledged.saturating_sub(READ_BACK)..acknowledged {
         assert_eq!(kv.get(&key(no)).await.unwrap(), Some(value(no)), "key {no} of {acknowledged}");
+    }
+    for other in others.chunks(2) {
+        for no in other[0]..other[1] {
+            if kv.get(&no.to_be_bytes()).await.unwrap().is_none() {
+                println!("\nmissing {no}");
+                return;
+            }
+        }
     }
     // The harness has not ended its line.
     println!("\nsound {entries}");
@@ -119,9 +137,19 @@ struct Owner {
 
 impl Owner {
     /// Starts an owner, with a directory of its own.
-    fn start(homes: &str, log: &str, acknowledged: u64) -> Self {
+    fn start(images: &[String; 2], acknowledged: u64, ssd_mib: u64) -> Self {
+        Self::told(images, &format!("{acknowledged} {ssd_mib} 0"))
+    }
+
+    /// Starts one that writes keys from `base` on, and looks for those in `others`, which are ranges.
+    fn among(images: &[String; 2], base: u64, others: &[(u64, u64)]) -> Self {
+        let others: String = others.iter().map(|(from, to)| format!(" {from} {to}")).collect();
+        Self::told(images, &format!("0 {SSD_MIB} {base}{others}"))
+    }
+
+    fn told([homes, log]: &[String; 2], numbers: &str) -> Self {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let told = format!("{homes} {log} {} {acknowledged}", dir.path().join("kv").display());
+        let told = format!("{homes} {log} {} {numbers}", dir.path().join("kv").display());
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["an_owner_of_its_own", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
             .env("PAGETIER_RBD_TAKES", told)
@@ -190,11 +218,21 @@ fn rounds() -> u64 {
 /// The owner is killed at a random moment, often while it recovers, and its SSD is gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_killed_owner_acknowledged_is_there_after_a_takeover() {
-    let Some([homes, log]) = images("killed").await else { return };
+    take_over_killed("killed", SSD_MIB).await;
+}
+
+/// Such a store has nothing on the machines of its owners.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_without_an_ssd_is_taken_over() {
+    take_over_killed("bare", 0).await;
+}
+
+async fn take_over_killed(what: &str, ssd_mib: u64) {
+    let Some(images) = images(what).await else { return };
     let mut rng = SmallRng::seed_from_u64(u64::from(std::process::id()));
     let (mut acknowledged, mut takeovers) = (0, 0);
     for round in 1..=rounds() {
-        let mut owner = Owner::start(&homes, &log, acknowledged);
+        let mut owner = Owner::start(&images, acknowledged, ssd_mib);
         let begun = rng.random_bool(0.7);
         if begun {
             owner.wait_for("sound");
@@ -203,21 +241,60 @@ async fn what_a_killed_owner_acknowledged_is_there_after_a_takeover() {
         tokio::time::sleep(Duration::from_millis(rng.random_range(50..2_500))).await;
         owner.signal("-KILL");
         acknowledged = owner.last("has ").map_or(acknowledged, |said| two(&said).0);
-        say(&format!("killed {round}: {}, {acknowledged} keys", if begun { "open" } else { "opening" }));
+        say(&format!("{what} {round}: {}, {acknowledged} keys", if begun { "open" } else { "opening" }));
     }
-    let mut last = Owner::start(&homes, &log, acknowledged);
+    let mut last = Owner::start(&images, acknowledged, ssd_mib);
     last.wait_for("sound");
     println!("{takeovers} takeovers, {acknowledged} keys");
+}
+
+/// Three machines take the store over at once, from each other and from its owner. What any of them has
+/// acknowledged is there afterwards, so no two served at a time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_takers_that_race_one_serves() {
+    let Some(images) = images("race").await else { return };
+    let races = std::env::var("PAGETIER_RACES").map_or(3, |times| times.parse().expect("a number"));
+    let mut rng = SmallRng::seed_from_u64(u64::from(std::process::id()));
+    let (mut acknowledged, mut served): (Vec<(u64, u64)>, u64) = (Vec::new(), 0);
+    for race in 1..=races {
+        let bases: Vec<u64> = (0..3).map(|nth| (race * 4 + nth) << 32).collect();
+        let mut takers: Vec<Owner> = Vec::new();
+        for base in &bases {
+            takers.push(Owner::among(&images, *base, &acknowledged));
+            tokio::time::sleep(Duration::from_millis(rng.random_range(0..300))).await;
+        }
+        tokio::time::sleep(Duration::from_millis(rng.random_range(2_000..7_000))).await;
+        takers.iter().for_each(|taker| taker.signal("-KILL"));
+        let mut writers = 0;
+        for (taker, base) in takers.iter_mut().zip(bases) {
+            let mut has = 0;
+            for said in taker.says.by_ref().lines() {
+                let said = said.unwrap();
+                assert!(!said.starts_with("missing"), "{said}, which was acknowledged: {acknowledged:?}");
+                has = said.strip_prefix("has ").map_or(has, |said| two(said).0);
+            }
+            if has > 0 {
+                acknowledged.push((base, base + has));
+                writers += 1;
+            }
+        }
+        served += writers;
+        // The last few: a look at all of them takes ever longer.
+        acknowledged.drain(..acknowledged.len().saturating_sub(6));
+        say(&format!("race {race}: {writers} of 3 takers acknowledged changes"));
+    }
+    Owner::among(&images, (races * 4 + 3) << 32, &acknowledged).wait_for("sound");
+    assert!(served > 0, "none ever served");
 }
 
 /// The owner stops, as a machine that hangs does, and resumes when another has taken the store over: while it
 /// is banned, or after an operator has lifted the bans.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_owner_that_resumes_after_a_takeover_writes_nothing_more() {
-    let Some([homes, log]) = images("stopped").await else { return };
+    let Some(images) = images("stopped").await else { return };
     let mut rng = SmallRng::seed_from_u64(u64::from(std::process::id()));
     let mut acknowledged = 0;
-    let mut owner = Owner::start(&homes, &log, acknowledged);
+    let mut owner = Owner::start(&images, acknowledged, SSD_MIB);
     owner.wait_for("sound");
     let (mut opened, mut first) = (Vec::new(), Vec::new());
     for round in 1..=rounds() {
@@ -225,7 +302,7 @@ async fn an_owner_that_resumes_after_a_takeover_writes_nothing_more() {
         owner.signal("-STOP");
         // What it has said is in the pipe, which ends when the process does.
         let begun = Instant::now();
-        let mut next = Owner::start(&homes, &log, acknowledged);
+        let mut next = Owner::start(&images, acknowledged, SSD_MIB);
         opened.push(two(&next.wait_for("opened")).0);
         let there: u64 = next.wait_for("sound").parse().unwrap();
         let (newest, newest_at) = two(&next.wait_for("has"));
@@ -263,9 +340,9 @@ async fn an_owner_that_resumes_after_a_takeover_writes_nothing_more() {
     }
     opened.sort_unstable();
     first.sort_unstable();
-    let (images, write) = (opened[opened.len() / 2], first[first.len() / 2]);
-    say(&format!("medians: {images} ms until both images are taken, {write} ms until a write is acknowledged"));
+    let (both, write) = (opened[opened.len() / 2], first[first.len() / 2]);
+    say(&format!("medians: {both} ms until both images are taken, {write} ms until a write is acknowledged"));
     owner.signal("-KILL");
     acknowledged = owner.last("has ").map_or(acknowledged, |said| two(&said).0);
-    Owner::start(&homes, &log, acknowledged).wait_for("sound");
+    Owner::start(&images, acknowledged, SSD_MIB).wait_for("sound");
 }

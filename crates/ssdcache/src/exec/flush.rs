@@ -27,8 +27,8 @@ use tokio::sync::Notify;
 pub(crate) struct Failures {
     pub(crate) remember: Arc<dyn Remember>,
     pub(crate) unflushed: Arc<UnflushedHomes>,
-    /// The HDD's name.
-    pub(crate) hdd: Arc<str>,
+    /// The HDD's name, if the ring is there.
+    pub(crate) ring_on: Option<Arc<str>>,
     pub(crate) seam: Seam,
 }
 
@@ -43,7 +43,7 @@ impl Failures {
         let unproved = match which {
             Flushed::Hdd => Unproved { hdd: true, ssd: false, homes: self.unflushed.fail(&error) },
             // With the ring on the HDD a flush of both may have failed there, and lost homes, too.
-            Flushed::Ssd if error.device == self.hdd => {
+            Flushed::Ssd if self.ring_on.as_ref() == Some(&error.device) => {
                 Unproved { hdd: true, ssd: true, homes: self.unflushed.fail(&error) }
             }
             Flushed::Ssd => Unproved { hdd: false, ssd: true, homes: Vec::new() },
@@ -300,7 +300,7 @@ mod tests {
         let failures = Arc::new(Failures {
             remember: Arc::clone(&remember) as Arc<dyn Remember>,
             unflushed: Arc::default(),
-            hdd: Arc::from("hdd"),
+            ring_on: None,
             seam,
         });
         (remember, GroupFlush::new(device, Flushed::Hdd, &failures, &Handle::current()))

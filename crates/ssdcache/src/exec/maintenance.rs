@@ -85,7 +85,7 @@ impl Core {
             let usable = state.ssd_error.is_none();
             let in_flight = |page| self.unflushed.in_flight(page);
             let max = state.write_back_max();
-            // Victims keep half of it.
+            // Victims keep half of it, if there are two.
             let leaving_max = (max / 2).max(1);
             let leaving =
                 if usable { state.begin_leaving(&in_flight, leaving_max, now) } else { Leaving::default() };

@@ -364,8 +364,8 @@ impl RecoveryFlushes {
         let OpenParams { hdd, ssd, layout, ring_on_hdd, remember, .. } = params;
         let (runtime, unflushed) = (Handle::current(), Arc::new(UnflushedHomes::default()));
         let (remember, listed) = (Arc::clone(remember), Arc::clone(&unflushed));
-        let hdd_name = Arc::from(hdd.name());
-        let failures = Arc::new(Failures { remember, unflushed: listed, hdd: hdd_name, seam: params.seam() });
+        let ring_on = ring_on_hdd.then(|| Arc::from(hdd.name()));
+        let failures = Arc::new(Failures { remember, unflushed: listed, ring_on, seam: params.seam() });
         let hdd = GroupFlush::new(Arc::clone(hdd), Flushed::Hdd, &failures, &runtime);
         let cache = CacheDevice::new(Arc::clone(ssd), *layout, *ring_on_hdd, &failures, &runtime);
         Self { hdd, cache, failures, unflushed, runtime }

@@ -23,10 +23,10 @@ impl HomeBatches {
         self.batches.iter().filter(|batch| batch.is_ringed())
     }
 
-    /// The ring place of the image of version `stamp` of `page`, if it is held.
+    /// The ring place of the image of version `stamp` of `page`, if it is held and no slot has it.
     #[must_use]
     pub fn place_of(&self, page: PageId, stamp: Stamp) -> Option<u32> {
-        self.ringed().find_map(|batch| {
+        self.ringed().filter(|batch| batch.backing == Backing::Ring).find_map(|batch| {
             let nth = batch.versions.iter().position(|version| *version == (page, stamp))?;
             Some(self.place(batch.ring.start + nth as u64))
         })
