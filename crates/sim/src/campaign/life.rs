@@ -315,7 +315,8 @@ impl<'a> Life<'a> {
     fn passes(&self, probe: &Probe) -> bool {
         // An exchange of the SSD that a fault prevents leaves the store refusing.
         let exchanged = probe.model.lock().ssd_touched;
-        !self.troubled && !exchanged && !self.faults.is_empty() && self.faults.iter().all(Planned::passes)
+        let passes = |fault: &Planned| fault.passes(probe.on_hdd);
+        !self.troubled && !exchanged && !self.faults.is_empty() && self.faults.iter().all(passes)
     }
 
     /// Checks that, once nothing fails, the pages that stayed dirty are written, or the store has reported

@@ -76,9 +76,11 @@ impl Planned {
     }
 
     /// Whether the store must accept writes again by itself once the fault has passed.
-    pub(super) fn passes(&self) -> bool {
+    pub(super) fn passes(&self, ring_on_hdd: bool) -> bool {
         let grows = self.fault().is_some_and(|fault| fault.op == Some(IoOp::Grow));
-        self.kind == EIO_ON_A_HOME || grows || matches!(self.on, On::Manifest(_))
+        // There it may meet a write of the ring.
+        let of_a_home = self.kind == EIO_ON_A_HOME && !ring_on_hdd;
+        of_a_home || grows || matches!(self.on, On::Manifest(_))
     }
 
     /// Injects the fault without counting it.
