@@ -140,10 +140,14 @@ const POOL: u32 = 100;
 const SSD: u32 = 1000;
 
 fn tiers(pair: &str) -> Tiers {
+    sized(pair, POOL, SSD)
+}
+
+fn sized(pair: &str, frames: u32, slots: u32) -> Tiers {
     let pair: PolicyPair = pair.parse().unwrap();
-    let pool = pair.pool.build(&FramePolicyParams::new(POOL as usize, Costs::PAPER));
-    let ssd = pair.ssd.build(&SlotPolicyParams::new(Costs::PAPER, SSD as usize, POOL as usize));
-    Tiers::new(TierParams::new(POOL, SSD), pool, ssd)
+    let pool = pair.pool.build(&FramePolicyParams::new(frames as usize, Costs::PAPER));
+    let ssd = pair.ssd.build(&SlotPolicyParams::new(Costs::PAPER, slots as usize, frames as usize));
+    Tiers::new(TierParams::new(frames, slots), pool, ssd)
 }
 
 fn page(no: u32) -> PageId {
@@ -197,6 +201,25 @@ fn a_change_of_workload_is_followed_within_ten_accesses_per_slot() {
     let (best, worst) = pinned.iter().fold((f64::MAX, 0.0_f64), |(a, b), &ms| (a.min(ms), b.max(ms)));
     let default = cost_ms(&mut default, next());
     assert!(default < 1.03 * best && 3.0 * best < worst, "{default} ms; {pinned:?}");
+}
+
+/// A hot spot that moves, over a pool and an SSD of any size. `forever` keeps the places where it was.
+#[test]
+fn a_pool_of_any_size_follows_a_hot_spot_that_moves() {
+    for frames in [16, 24, 32, 48, 64, 96] {
+        let (hot, stays) = (frames * 5 / 4, 50 * frames);
+        let ms = |pair: &str| {
+            let mut rng = SmallRng::seed_from_u64(5);
+            let spot = (0..2_000 * frames).map(|at| {
+                let begins = 100_000 + at / stays * hot;
+                let cold = rng.random_bool(0.1);
+                page(if cold { rng.random_range(0..40 * frames) } else { begins + rng.random_range(0..hot) })
+            });
+            cost_ms(&mut sized(pair, frames, 10 * frames), spot.map(Reference::read))
+        };
+        let (default, forever, lru2) = (ms(DEFAULT), ms("auto+auto:pin=forever"), ms("gd2l+lru2"));
+        assert!(default < 0.6 * forever && default < 0.95 * lru2, "{frames}: {default} {forever} {lru2}");
+    }
 }
 
 #[test]
