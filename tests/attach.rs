@@ -2,7 +2,7 @@
 //! program's data is refused, wherever the data is.
 
 use crate::fixture::{self, Fixture, PAGES, expect_all, grown};
-use pagetier::{Builder, Error, OpenError, PageId, SsdMode};
+use pagetier::{Builder, Error, OpenError, PageId, PageSize, SsdMode};
 use pagetier_devio::{Device, SimDevice, SimPower};
 use std::sync::Arc;
 
@@ -78,6 +78,28 @@ async fn force_accepts_a_foreign_device_and_a_blank_one_needs_none() {
         store.sync().await.unwrap();
         assert!(store.stats().ssd.pages > 0);
         store.close().await.unwrap();
+    }
+}
+
+/// Off and on, it has its size, ring and slots, whatever the options of this opening say of them: nothing.
+#[tokio::test]
+async fn an_ssd_that_comes_back_is_the_one_that_went() {
+    for ssd_bytes in [1 << 20, (4 << 20) + 5_000] {
+        let dir = tempfile::tempdir().unwrap();
+        let builder =
+            || Builder::default().directory(dir.path()).page_size(PageSize::MIN).pool_bytes(1 << 20);
+        builder().ssd_bytes(ssd_bytes).open().await.unwrap().close().await.unwrap();
+        let store = builder().open().await.unwrap();
+        let before = store.stats();
+        for back in [SsdMode::WriteBack, SsdMode::WriteThrough] {
+            store.ssd().set_mode(SsdMode::Off).await.unwrap();
+            store.ssd().set_mode(back).await.unwrap();
+            let now = store.stats();
+            assert_eq!((now.ssd.slots, now.frames), (before.ssd.slots, before.frames), "{ssd_bytes} bytes");
+            assert!(now.memory_bytes() <= 1 << 20, "{} bytes", now.memory_bytes());
+        }
+        store.close().await.unwrap();
+        builder().ssd_bytes(ssd_bytes).open().await.unwrap().close().await.unwrap();
     }
 }
 

@@ -481,7 +481,9 @@ async fn the_policy_of_a_new_ssd_knows_the_pages_in_memory() {
         .replace_ssd(SsdReplacement::device(blank_ssd("new", 5) as SharedDevice).bytes(200 * PAGE))
         .await
         .unwrap();
-    assert_eq!(tracked(), (memory, memory));
+    // The pool has made room for larger tables.
+    let (memory, known) = tracked();
+    assert!(memory > 10 && known == memory, "{known} of {memory}");
     store.validate().unwrap();
 }
 

@@ -340,6 +340,21 @@ fn links_in_documents_lead_somewhere() {
             }
         }
     }
+    // rustdoc checks no headings.
+    let slug = |line: &str| {
+        line.trim_start_matches(['#', ' ']).to_lowercase().replace([',', '?'], "").replace(' ', "-")
+    };
+    let guide: Vec<String> =
+        read("docs/embedding.md").lines().filter(|line| line.starts_with('#')).map(slug).collect();
+    for (file, text) in files("rs") {
+        for link in
+            text.split(concat!("(crate::", "guide#")).skip(1).filter_map(|rest| rest.split(')').next())
+        {
+            if !guide.iter().any(|heading| heading == link) {
+                broken.push(format!("{file}: guide#{link}"));
+            }
+        }
+    }
     none("links that lead nowhere", &broken);
 }
 

@@ -142,7 +142,8 @@ fn choice(f: &mut Formatter<'_>, choice: Option<&ChoiceSummary>) -> Result {
     let costs: Vec<String> =
         costs.into_iter().take(COSTS_MAX).map(|(name, cost)| format!("{name} {cost:.3}")).collect();
     let (setting, changes) = (&choice.setting, choice.changes);
-    writeln!(f, "        policy follows {setting} ({changes} changes); costs: {}", costs.join(", "))
+    let changes = if changes == 0 { "unchanged".to_owned() } else { format!("after {changes} changes") };
+    writeln!(f, "        policy: setting {setting}, {changes}; costs: {}", costs.join(", "))
 }
 
 fn device(f: &mut Formatter<'_>, name: &str, d: &DeviceSummary) -> Result {

@@ -115,6 +115,7 @@ impl Builder {
         // Nothing is written up to `commit`: a refused opening leaves everything as it was.
         let prepared = config.check_ssd(&ssd, &manifest, page_size, fresh, alone).await?;
         let ssd = devices.with_ring(ssd, &prepared.layout);
+        devices.in_use.lock().ssd.1 = Some(prepared.layout).filter(|layout| layout.slots > 0);
         let lost = config.what_is_lost(&manifest, &prepared);
         config.check_log(gate.as_deref(), &manifest, lost.as_ref())?;
         // Before the manifest is saved, since a pool too small must refuse the opening, not end it half-way.

@@ -34,9 +34,10 @@ use tokio::sync::oneshot;
 
 impl Spaces<'_> {
     /// Frees the pages of `space` in `range` whose numbers are in use, as
-    /// [`PageStore::free`](crate::PageStore::free) does. Returns how many these are. `no..u32::MAX` truncates
-    /// the space: every page from number `no` on is gone, durably, with one manifest write for every 128
-    /// runs. The numbers stay the space's, for reuse; [`Spaces::shrink`] returns their room.
+    /// [`PageStore::free`](crate::PageStore::free) does. Returns how many these are. After `no..u32::MAX`
+    /// every page from number `no` on is gone, durably, with one manifest write for every 128 runs. The
+    /// numbers stay the space's, for reuse, so [`Spaces::pages`] is as before; [`Spaces::shrink`] returns
+    /// their room.
     ///
     /// # Errors
     /// As [`PageStore::free_pages`](crate::PageStore::free_pages).

@@ -29,35 +29,15 @@ impl Devices {
         Ok(self.cache_device(device, layout, meta, costs, frames).await?.0)
     }
 
-    /// Formats the SSD; returns it with its new id.
+    /// Formats the SSD at `place`; returns it with its new id.
     pub(crate) async fn make_ssd(
         &self,
-        meta: &ManifestState,
-        page_size: PageSize,
-        costs: Costs,
-        frames: usize,
-    ) -> Result<(NewCacheDevice, String), OpenError> {
-        // The SSD in use last, not the one of the options, which `replace_ssd` has replaced.
-        let (place, bytes) = self.in_use.lock().ssd.clone();
-        self.make_ssd_at(&place, bytes, meta, page_size, costs, frames).await
-    }
-
-    /// Formats the SSD at `place`; returns it with its new id.
-    pub(crate) async fn make_ssd_at(
-        &self,
         place: &Place,
-        bytes: u64,
+        layout: Layout,
         meta: &ManifestState,
-        page_size: PageSize,
         costs: Costs,
         frames: usize,
     ) -> Result<(NewCacheDevice, String), OpenError> {
-        if bytes == 0 {
-            let why = "the store was opened without an SSD".into();
-            return Err(OpenError::BadOption { option: "ssd_bytes", why });
-        }
-        let ring_pages = self.hdd_ring.get().map(HddRing::pages);
-        let layout = self.config.layout_of(bytes, page_size, ring_pages)?;
         let device = self.open_place(place, "ssd.cache", "ssd", true).await;
         self.cache_device(device, layout, meta, costs, frames).await
     }
@@ -129,6 +109,15 @@ impl Devices {
 }
 
 impl Devices {
+    /// The layout of an SSD of which `bytes` are to be used.
+    pub(crate) fn ssd_layout(&self, bytes: u64, page_size: PageSize) -> Result<Layout, OpenError> {
+        if bytes == 0 {
+            let why = "the store was opened without an SSD".into();
+            return Err(OpenError::BadOption { option: "ssd_bytes", why });
+        }
+        self.config.layout_of(bytes, page_size, self.hdd_ring.get().map(HddRing::pages))
+    }
+
     /// Whether the ring of a store without an SSD is still there at the next opening.
     pub(crate) fn keeps_its_ring(&self) -> bool {
         let Config { options, ring_device, .. } = &*self.config;

@@ -144,13 +144,15 @@ impl Ssd<'_> {
     /// pages. The store works meanwhile as far as the failure allows, and accepts all writes again on
     /// success. An SSD that has not failed is left as it is.
     ///
-    /// From [`SsdMode::Off`] the SSD of the builder's options (blank, or an earlier one of this store) is
-    /// formatted; its contents are ignored. Hold no guards during the call. Pages that were lost there but
-    /// are in memory are rewritten; [`Ssd::loss`] lists the others. Cancel-safe: a readmission that has begun
-    /// completes.
+    /// From [`SsdMode::Off`] the SSD in use last, or else that of the builder's options (blank, or an earlier
+    /// one of this store), is formatted; its contents are ignored. The pool makes room for its tables, as by
+    /// [`PageStore::replace_ssd`](crate::PageStore::replace_ssd). Hold no guards during the call. Pages that
+    /// were lost there but are in memory are rewritten; [`Ssd::loss`] lists the others. Cancel-safe: a
+    /// readmission that has begun completes.
     ///
     /// # Errors
-    /// [`Error::Readmit`], [`Error::Attach`], [`Error::Refusing`]; [`Error::Closed`] when the store is shut
+    /// [`Error::Readmit`], [`Error::Attach`], [`Error::Refusing`]; those of
+    /// [`PageStore::resize_pool`](crate::PageStore::resize_pool); [`Error::Closed`] when the store is shut
     /// down meanwhile; [`Error::ReadOnly`] on a read-only opening. The SSD stays as it was.
     pub async fn readmit(self) -> Result<ReadmitReport, Error> {
         self.0.shared.refuse_read_only()?;

@@ -1,5 +1,6 @@
 //! The SSD's life cycle: modes, drain, readmission, and operation without the SSD.
 
+use crate::config::frozen::Place;
 use crate::config::sizes::RING_PAGES;
 use crate::error::Error;
 use crate::manifest::contents::Manifest;
@@ -11,8 +12,8 @@ use crate::volume::loss::SsdLoss;
 use pagetier_devio::{Causes, task};
 use pagetier_page::{Lsn, PageId};
 use pagetier_ssdcache::{
-    DrainProgress, ExchangeError, Exchanged, NewCacheDevice, ReadmitError, ReadmitReport, Readmitter, Slots,
-    SsdEvent, SsdMode, SsdState, Superblock,
+    DrainProgress, ExchangeError, Exchanged, Layout, NewCacheDevice, ReadmitError, ReadmitReport, Readmitter,
+    Slots, SsdEvent, SsdMode, SsdState, Superblock,
 };
 use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
@@ -196,22 +197,43 @@ impl Shared {
         self.devices.exchanging(exchange).await
     }
 
-    /// Exchanges the cache device in use for a new, blank SSD.
+    /// Takes the SSD in use last back, or the one of the options, blank.
     pub(crate) async fn attach(&self) -> Result<(), Error> {
+        // Not always the one of the options: `replace_ssd` has replaced it, or they do not say its size.
+        let (place, layout) = self.devices.in_use.lock().ssd.clone();
+        let of_options = || self.devices.ssd_layout(self.config.ssd_size(), self.page_size());
+        let layout = layout.map_or_else(of_options, Ok).map_err(|e| Error::Attach(Arc::new(e)))?;
+        self.put_into_use(place, layout).await
+    }
+
+    /// Exchanges the cache device in use for a new, blank SSD, whose tables are part of the memory budget.
+    pub(crate) async fn put_into_use(&self, place: Place, layout: Layout) -> Result<(), Error> {
+        // Before the manifest's mutex: pages that have to leave may need to be written first.
+        self.make_room(layout.slots).await?;
+        let exchanged = self.exchange_for(place, layout).await;
+        // The pool takes what a smaller SSD, or a failed exchange, leaves of the budget.
+        if let Err(error) = self.fit_pool().await {
+            tracing::warn!(error = %Causes(&error), "the pool keeps its size after the exchange of the SSD");
+        }
+        exchanged
+    }
+
+    async fn exchange_for(&self, place: Place, layout: Layout) -> Result<(), Error> {
         let mut meta = self.meta.lock().await;
-        // An exchange whose record failed may still be in the manifest: the SSD that it names must stay
-        // untouched.
-        let refusing = self.tier.refusing_for_good();
-        if let Some(cause) = self.config.seam.refuses_attach(refusing) {
+        // A save that failed may have named the SSD at that place: formatting it could destroy what the
+        // manifest names (I21).
+        if let Some(cause) = self.config.seam.refuses_attach(self.tier.refusing_for_good()) {
             return Err(Error::Refusing { cause });
         }
         let frames = self.pool.params().frames;
         let exchange = async {
-            let made = self.devices.make_ssd(&meta, self.page_size(), self.costs(), frames).await;
+            let made = self.devices.make_ssd(&place, layout, &meta, self.costs(), frames).await;
             let (ssd, id) = made.map_err(|e| Error::Attach(Arc::new(e)))?;
             self.exchange(ssd, Some(id), None, &mut meta).await
         };
-        self.devices.exchanging(exchange).await.map(drop)
+        self.devices.exchanging(exchange).await?;
+        self.devices.in_use.lock().ssd = (place, Some(layout));
+        Ok(())
     }
 
     /// Performs the exchange. A single save of the manifest names the new cache device and lists what is lost

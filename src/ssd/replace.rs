@@ -30,24 +30,9 @@ impl Shared {
     async fn replace(&self, new: SsdReplacement) -> Result<(), Error> {
         // Check again: another exchange may have run first.
         self.refuse_in_use(&new.place)?;
-        let mut meta = self.meta.lock().await;
-        // A save that failed may have named the SSD at that place: formatting it could destroy what the
-        // manifest names (I21).
-        if let Some(cause) = self.config.seam.refuses_attach(self.tier.refusing_for_good()) {
-            return Err(Error::Refusing { cause });
-        }
-        let frames = self.pool.params().frames;
         let SsdReplacement { place, bytes } = new;
-        let exchange = async {
-            let (size, costs) = (self.page_size(), self.costs());
-            let made = self.devices.make_ssd_at(&place, bytes, &meta, size, costs, frames).await;
-            let (ssd, id) = made.map_err(|e| Error::Attach(Arc::new(e)))?;
-            self.exchange(ssd, Some(id), None, &mut meta).await
-        };
-        self.devices.exchanging(exchange).await?;
-        // The options still name the old one. `readmit` after an `Off` must not format that.
-        self.devices.in_use.lock().ssd = (place, bytes);
-        Ok(())
+        let layout = self.devices.ssd_layout(bytes, self.page_size());
+        self.put_into_use(place, layout.map_err(|e| Error::Attach(Arc::new(e)))?).await
     }
 
     /// Refuses a device that the store uses: it would be formatted.

@@ -7,6 +7,7 @@ use crate::tenure::held_dir::At;
 use crate::tenure::lock::Tenure;
 use pagetier_devio::files::Identity;
 use pagetier_policy::{PoolPolicy, SsdPolicy};
+use pagetier_ssdcache::Layout;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -42,8 +43,10 @@ pub(crate) struct InUse {
     pub(crate) served: BTreeMap<&'static str, String>,
     pub(crate) pool_policy: PoolPolicy,
     pub(crate) ssd_policy: SsdPolicy,
-    /// Where the SSD is, or would be, and its bytes.
-    pub(crate) ssd: (Place, u64),
+    /// Where the SSD is, or would be, and its layout; `None`: as the options say.
+    pub(crate) ssd: (Place, Option<Layout>),
+    /// The memory budget in bytes.
+    pub(crate) pool_bytes: u64,
 }
 
 /// The devices of a store from its opening on: opens them for its tenure, and knows which are in use.
@@ -63,7 +66,8 @@ impl Devices {
             served: BTreeMap::new(),
             pool_policy: config.options.pool_policy,
             ssd_policy: config.options.ssd_policy,
-            ssd: (config.ssd_place(), config.ssd_size()),
+            ssd: (config.ssd_place(), None),
+            pool_bytes: config.options.pool_bytes,
         };
         Self { config, tenure, in_use: Mutex::new(in_use), hdd_ring: OnceLock::new() }
     }

@@ -383,8 +383,8 @@ impl PageStore {
     /// store does not write to the old one again, but keeps it locked until the store is closed. From then
     /// on, open the store with the new SSD: it does not open with the old one.
     ///
-    /// A larger SSD has larger tables: [`Stats`](crate::stats::Stats) reports their memory, which may then
-    /// exceed [`Builder::pool_bytes`](crate::Builder::pool_bytes).
+    /// A larger SSD has larger tables. They are part of the memory budget, so the pool shrinks before the
+    /// exchange, as by [`PageStore::resize_pool`]; beside a smaller SSD it grows.
     ///
     /// The mode does not change: until the exchange the SSD takes no changed pages, as in
     /// [`SsdMode::WriteThrough`](crate::SsdMode::WriteThrough), and a mode set meanwhile

@@ -1,4 +1,4 @@
-//! Changes the pool's size while the store is in use.
+//! Changes the pool's size while the store is in use: to another budget, and beside an SSD of another size.
 
 use crate::config::sizes::{pool_for, tables_bytes};
 use crate::error::Error;
@@ -8,14 +8,38 @@ impl Shared {
     /// See [`PageStore::resize_pool`](crate::PageStore::resize_pool).
     pub(crate) async fn resize_pool(&self, bytes: u64) -> Result<u64, Error> {
         drop(self.ending.enter()?);
-        let slots = u64::from(self.tier.slots());
+        let frames = self.frames_beside(self.tier.slots(), bytes)?;
+        self.resize(frames).await?;
+        self.devices.in_use.lock().pool_bytes = bytes;
+        Ok(frames as u64)
+    }
+
+    /// Takes from the pool what the tables of an SSD of `slots` slots need of the budget.
+    pub(crate) async fn make_room(&self, slots: u32) -> Result<(), Error> {
+        let budget = self.devices.in_use.lock().pool_bytes;
+        let frames = self.frames_beside(slots, budget)?;
+        if frames < self.frames() { self.resize(frames).await } else { Ok(()) }
+    }
+
+    /// Gives the pool all of the budget that the SSD's tables leave.
+    pub(crate) async fn fit_pool(&self) -> Result<(), Error> {
+        let budget = self.devices.in_use.lock().pool_bytes;
+        let frames = self.frames_beside(self.tier.slots(), budget)?;
+        if frames == self.frames() { Ok(()) } else { self.resize(frames).await }
+    }
+
+    /// The frames of a pool with a budget of `bytes` beside the tables of an SSD.
+    fn frames_beside(&self, slots: u32, bytes: u64) -> Result<usize, Error> {
+        let slots = u64::from(slots);
         let tables = tables_bytes(slots, self.config.outqueue_entries(slots));
-        let frames = pool_for(bytes, tables, self.page_size())?.frames;
+        Ok(pool_for(bytes, tables, self.page_size())?.frames)
+    }
+
+    async fn resize(&self, frames: usize) -> Result<(), Error> {
         let before = self.frames();
         // Shrinking waits for guards; a shutdown must not wait for that.
         let resized = self.ending.or_shutdown(self.pool.resize(frames)).await;
         tracing::info!(before, frames = self.frames(), wanted = frames, "the pool was resized");
-        resized.ok_or(Error::Closed)??;
-        Ok(frames as u64)
+        Ok(resized.ok_or(Error::Closed)??)
     }
 }

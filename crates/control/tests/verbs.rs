@@ -1,6 +1,6 @@
 //! Every verb on a running store: idle, under load, and while its SSD fails.
 
-use crate::world::{Load, World};
+use crate::world::{Load, POOL_BYTES, World};
 use pagetier::SsdMode;
 use pagetier_control::Request;
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ async fn every_verb(world: &World) {
     world.done(Request::SetBudget { bytes_per_day: None }).await;
     assert!(store.stats().ssd.write_budget.is_none());
     world.done(Request::ResizePool { bytes: 500_000 }).await;
-    world.done(Request::ResizePool { bytes: 271_500 }).await;
+    world.done(Request::ResizePool { bytes: POOL_BYTES }).await;
     assert_eq!(world.done(Request::Shrink { space: None, all: true }).await.value["spaces"][0]["name"], "t");
     world.done(Request::Shrink { space: Some("t".into()), all: false }).await;
     // The SSD goes, comes back, and is replaced.
@@ -90,7 +90,7 @@ async fn wrong_arguments_are_named_and_change_nothing() {
     let control = world.listen().await;
     let replace = |with: &str, bytes| Request::ReplaceSsd { with: PathBuf::from(with), bytes };
     let letters = world.dir().join("letters");
-    std::fs::write(&letters, vec![b'x'; 4 << 20]).unwrap();
+    std::fs::write(&letters, vec![b'x'; 1 << 20]).unwrap();
     let cases = [
         (Request::Attach { ssd: None, bytes: None }, "has an SSD"),
         (Request::Shrink { space: Some("x".into()), all: false }, "\"x\""),
@@ -101,7 +101,7 @@ async fn wrong_arguments_are_named_and_change_nothing() {
         (policies("cflru", "no-such"), "no-such"),
         (Request::ResizePool { bytes: 1 }, ""),
         (replace("relative", None), "absolute"),
-        (replace("/no/such/folder/ssd", Some(4 << 20)), "/no/such"),
+        (replace("/no/such/folder/ssd", Some(1 << 20)), "/no/such"),
         (replace(letters.to_str().unwrap(), None), "letters"),
         (replace("/ssd", Some(0)), "0 bytes"),
         (Request::Scrub { pages_per_second: -1.0, heal: true }, "at least 0"),
@@ -184,7 +184,7 @@ async fn a_fifo_is_refused_as_an_ssd_and_stops_nothing() {
     let fifo = world.dir().join("fifo");
     let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
     assert!(made.success());
-    for bytes in [None, Some(4 << 20)] {
+    for bytes in [None, Some(1 << 20)] {
         let why = world.refused(Request::ReplaceSsd { with: fifo.clone(), bytes }).await;
         assert!(why.contains("neither a regular file nor a block device"), "{why}");
     }

@@ -5,7 +5,7 @@ use pagetier_control::{Answer, AskError, Client, Control, Request, listen};
 use pagetier_devio::{SharedDevice, SimDevice, SimPower};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -14,6 +14,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 pub(crate) const PAGES: u32 = 300;
+/// The memory budget at first.
+pub(crate) const POOL_BYTES: u64 = 271_500;
 /// Longer than anything takes here.
 const LONG: Duration = Duration::from_secs(60);
 
@@ -23,6 +25,8 @@ pub(crate) struct World {
     pub(crate) ssd: Arc<SimDevice>,
     pub(crate) store: Arc<PageStore>,
     pub(crate) space: SpaceId,
+    /// The memory budget.
+    pool_bytes: AtomicU64,
 }
 
 impl World {
@@ -45,7 +49,7 @@ impl World {
             .ssd_bytes(160 * 4096)
             .ring_pages(8)
             .exhausted_after(Duration::from_secs(2))
-            .pool_bytes(271_500)
+            .pool_bytes(POOL_BYTES)
             .open()
             .await
             .unwrap();
@@ -56,7 +60,14 @@ impl World {
         }
         store.sync().await.unwrap();
         assert!(store.stats().ssd.dirty_pages > 20);
-        Self { dir: tempfile::tempdir().unwrap(), hdd, ssd, store: Arc::new(store), space }
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+            hdd,
+            ssd,
+            store: Arc::new(store),
+            space,
+            pool_bytes: POOL_BYTES.into(),
+        }
     }
 
     pub(crate) fn dir(&self) -> &Path {
@@ -73,14 +84,20 @@ impl World {
 
     pub(crate) async fn ask(&self, request: Request) -> Result<Answer, AskError> {
         let mut client = self.client().await;
-        timeout(LONG, client.ask(&request, |_| ())).await.unwrap()
+        let answer = timeout(LONG, client.ask(&request, |_| ())).await.unwrap();
+        if let (Request::ResizePool { bytes }, Ok(_)) = (request, &answer) {
+            self.pool_bytes.store(bytes, Ordering::Relaxed);
+        }
+        answer
     }
 
-    /// A request that must be done completely.
+    /// A request that must be done completely, within the memory budget.
     pub(crate) async fn done(&self, request: Request) -> Answer {
         let what = format!("{request:?}");
         let answer = self.ask(request).await.unwrap_or_else(|error| panic!("{what}: {error}"));
         assert!(answer.complete && answer.text.ends_with('\n'), "{what}: {answer:?}");
+        let (used, budget) = (self.store.stats().memory_bytes(), self.pool_bytes.load(Ordering::Relaxed));
+        assert!(used <= budget, "{what}: {used} bytes of {budget}");
         answer
     }
 

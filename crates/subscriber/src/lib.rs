@@ -29,10 +29,15 @@ pub struct LogArgs {
 impl LogArgs {
     /// Prints the events of this process from here on. A second call has no effect.
     pub fn install(&self) {
+        self.install_or("warn");
+    }
+
+    /// The same, with another selection for when `RUST_LOG` has none.
+    pub fn install_or(&self, usual: &str) {
         // A directive that cannot be parsed is reported on standard error, and the others hold: a wrong
         // variable of the environment must not keep a store from being repaired.
         let selection = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
-        let selection = if selection.is_empty() { "warn" } else { &selection };
+        let selection = if selection.is_empty() { usual } else { &selection };
         let builder = tracing_subscriber::fmt()
             .with_env_filter(EnvFilter::builder().parse_lossy(selection))
             .with_writer(std::io::stderr)

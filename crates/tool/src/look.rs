@@ -102,10 +102,14 @@ pub(crate) async fn stat(place: &Place, json: bool) -> Result<ExitCode, Failure>
     }
     // The mode is that of this opening; the store's is the choice of the program that opens it.
     let shown = summary.to_string().replacen("ssd     read-only, ", "ssd     ", 1);
-    let _ = write!(text, "{shown}");
+    // Of the devices it has only what this command has read.
+    let shown = shown.split_once("\ndevice ").map_or(&*shown, |(rest, _)| rest);
+    let _ = writeln!(text, "{shown}");
     let list = spaces.iter().map(|s| json!({"id": s.id.0, "name": s.name, "pages": s.pages, "free": s.free}));
     let list: Vec<Value> = list.collect();
     let mut stats = serde_json::to_value(&summary)?;
+    stats["hdd_device"] = Value::Null;
+    stats["ssd_device"] = Value::Null;
     if stats["ssd"]["mode"] == "read-only" {
         stats["ssd"]["mode"] = Value::Null;
     }

@@ -24,6 +24,7 @@ use std::error::Error;
 use std::future::Future;
 use std::process::ExitCode;
 use std::time::Duration;
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
 
@@ -52,35 +53,51 @@ const INTERRUPTED: u8 = 130;
 const STOP_MAX: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    cli.log.install();
-    let json = cli.json;
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            eprintln!("pagetier: {error}");
-            return ExitCode::FAILURE;
+    let cli = Cli::try_parse().unwrap_or_else(|error| {
+        // No options are known then, but a program that asked for JSON reads nothing else.
+        if error.use_stderr() && std::env::args_os().any(|option| option == "--json") {
+            let why = error.to_string();
+            print_failure(why.lines().next().unwrap_or_default().trim_start_matches("error: "), None);
         }
+        error.exit()
+    });
+    // What a scrub finds is the result of the command, which it prints once.
+    cli.log.install_or("warn,pagetier_ssdcache::exec::scrub=off");
+    let (json, in_use) = (cli.json, running::if_in_use(&cli.command));
+    let is_one_result = !matches!(cli.command, Command::Top { .. });
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let ended = match &runtime {
+        Ok(runtime) => runtime.block_on(until_stopped(run(cli))),
+        Err(error) => Some(Err(error.to_string().into())),
     };
-    let ended = runtime.block_on(until_stopped(run(cli)));
     // Blocking work, such as a read from a pipe, may never end.
-    runtime.shutdown_background();
+    let _ = runtime.map(Runtime::shutdown_background);
     match ended {
         Some(Ok(code)) => code,
         Some(Err(error)) => {
-            let (why, remedy) = (Causes(&*error).to_string(), remedy(&*error));
+            let (why, remedy) = (Causes(&*error).to_string(), remedy(&*error, in_use));
             eprintln!("pagetier: {why}");
             if let Some(remedy) = &remedy {
                 eprintln!("pagetier: {remedy}");
             }
             if json {
-                // A reader that is gone reads nothing.
-                let _ = show::result(true, &serde_json::json!({"error": why, "remedy": remedy}), "");
+                print_failure(&why, remedy.as_deref());
             }
             if error.is::<Usage>() { USAGE.into() } else { ExitCode::FAILURE }
         }
-        None => INTERRUPTED.into(),
+        None => {
+            if json && is_one_result {
+                print_failure("stopped by a signal", None);
+            }
+            INTERRUPTED.into()
+        }
     }
+}
+
+/// Prints a failure as JSON.
+fn print_failure(why: &str, remedy: Option<&str>) {
+    // A reader that is gone reads nothing.
+    let _ = show::result(true, &serde_json::json!({"error": why, "remedy": remedy}), "");
 }
 
 /// Runs a command until it ends, or until Ctrl-C or SIGTERM: then it is dropped, which removes scratch files
@@ -106,13 +123,14 @@ async fn stop(task: JoinHandle<Result<ExitCode, Failure>>) -> Option<Result<Exit
     None
 }
 
-/// The options that help against `error`, which the library knows under other names.
-fn remedy(error: &(dyn Error + 'static)) -> Option<String> {
+/// The options that help against `error`, which the library knows under other names; `in_use` is what helps
+/// against a store that another process has open.
+fn remedy(error: &(dyn Error + 'static), in_use: &str) -> Option<String> {
     if let Some(AskError::Refused(why)) = error.downcast_ref() {
         return why.advice.clone();
     }
     if let Some(OpenError::AlreadyOpen { .. }) = error.downcast_ref() {
-        return Some(running::HOW.to_owned());
+        return Some(in_use.to_owned());
     }
     if let Some(OpenError::NotFound { path }) = error.downcast_ref() {
         // A program may have its store in a folder, beside other files of its own.

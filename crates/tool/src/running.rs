@@ -8,9 +8,29 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// How to make a program take requests.
-pub(crate) const HOW: &str = "it takes no requests: a program does that once it has a control socket \
-                              (--control-socket of kv and tpcc_lite, or pagetier_control::listen in an engine)";
+/// What to do if another process has the store of `command` open, and did not answer.
+pub(crate) fn if_in_use(command: &Command) -> &'static str {
+    match command {
+        Command::Verify(_) => {
+            "no process serves verify for others; scrub --no-heal asks it to read every copy, through its control \
+             socket"
+        }
+        Command::Repair { .. } => {
+            "no process serves repair for others; scrub asks it to repair what has another good copy, through its \
+             control socket"
+        }
+        Command::Backup { .. } => {
+            "no process serves backup for others: its program makes the backups of a store in use, with their log"
+        }
+        Command::Why { .. } | Command::ExportHot { .. } => {
+            "no process serves this command for others; its program has the calls"
+        }
+        _ => {
+            "it takes no requests: a program does that once it has a control socket (--control-socket of kv and \
+             tpcc_lite, or pagetier_control::listen in an engine)"
+        }
+    }
+}
 
 /// What to ask, and of which store, if `command` can be asked of a running one.
 fn request(command: &Command) -> Result<Option<(&Devices, Request)>, Failure> {

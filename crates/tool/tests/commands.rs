@@ -1,7 +1,7 @@
 //! Runs every command as a process, on stores that were closed, that crashed and that are damaged.
 
 use crate::stores::{
-    self, PAGES, contents, contents_of_pages, damage, json, made, open, run, runtime, said, write,
+    self, PAGES, contents, contents_of_pages, damage, json, made, open, printed, run, runtime, said, write,
 };
 use pagetier::{PageId, PageStore, SsdMode};
 use serde_json::Value;
@@ -26,6 +26,13 @@ fn what_only_looks_writes_nothing_even_after_a_crash() {
         assert!(verified["checked"].as_u64().unwrap() >= u64::from(PAGES));
         let (code, stat) = json(&["stat", at]);
         assert_eq!((code, &stat["spaces"][0]["pages"]), (0, &PAGES.into()), "{stat}");
+        // The command's own reads say nothing of the devices.
+        assert_eq!(
+            (&stat["stats"]["hdd_device"], &stat["stats"]["ssd_device"]),
+            (&Value::Null, &Value::Null)
+        );
+        let text = said(&run(&["stat", at]));
+        assert!(text.contains("policy: setting forever, unchanged;") && !text.contains(" reads"), "{text}");
         let of_page = ["why", at, "--space", "t", "--page", "7"];
         let (code, why) = json(&of_page);
         assert_eq!((code, &why["no"]), (0, &7.into()));
@@ -79,8 +86,9 @@ fn damage_is_listed_with_an_exit_code_and_repaired_where_a_copy_is_left() {
     for (no, read) in contents_of_pages(&store) {
         assert_eq!(read.ok(), (no != lost).then_some(2), "page {no}");
     }
-    let text = run(&["verify", at]);
-    assert!(String::from_utf8(text.stdout).unwrap().contains("slots and homes checked"));
+    // Each damage once, in what a terminal shows of both streams.
+    let text = said(&run(&["verify", at]));
+    assert!(text.contains("slots and homes checked") && text.matches("is corrupt").count() == 1, "{text}");
 }
 
 #[test]
@@ -501,9 +509,10 @@ fn every_command_has_help_and_names_what_it_lacks() {
         &["restore", "chain", "--to", "file", "--page", "1"],
     ];
     for arguments in useless {
-        let refused =
-            Command::new(env!("CARGO_BIN_EXE_pagetier")).env_remove("PAGETIER_DIR").args(arguments).output();
-        assert_eq!(refused.unwrap().status.code(), Some(2), "{arguments:?}");
+        let mut refused = Command::new(env!("CARGO_BIN_EXE_pagetier"));
+        let refused = refused.env_remove("PAGETIER_DIR").args(arguments);
+        let (code, failed) = printed(&refused.arg("--json").output().unwrap());
+        assert!(code == 2 && failed["error"].is_string(), "{arguments:?}: {failed}");
     }
     let nothing = run(&["verify", "/no/such/store"]);
     assert_eq!(nothing.status.code(), Some(1));

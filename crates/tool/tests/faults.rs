@@ -90,6 +90,15 @@ fn a_store_in_use_refuses_every_command_that_opens_it_and_is_not_disturbed() {
         let refused = run(command);
         assert_eq!(refused.status.code(), Some(1), "{command:?}: {}", said(&refused));
         assert!(said(&refused).contains("open already"), "{command:?}: {}", said(&refused));
+        // A socket does not help with what no process serves.
+        let is_served = !["verify", "why", "export-hot", "backup", "repair"].contains(&command[0]);
+        assert_eq!(said(&refused).contains("--control-socket"), is_served, "{command:?}: {}", said(&refused));
+        assert_eq!(
+            said(&refused).contains("no process serves"),
+            !is_served,
+            "{command:?}: {}",
+            said(&refused)
+        );
         assert!(refused.stdout.is_empty(), "{command:?}: {}", said(&refused));
     }
     assert_eq!(run(&["inspect", &at]).status.code(), Some(0));

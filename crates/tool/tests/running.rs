@@ -1,6 +1,6 @@
 //! The commands on a store that another process has open: they ask it through its control socket.
 
-use crate::stores::{PAGES, json, made, open, run, runtime, said, write};
+use crate::stores::{PAGES, json, made, open, printed, run, runtime, said, write};
 use pagetier::{PageId, PageStore, SsdMode};
 use pagetier_control::{Control, listen};
 use rustix::process::{Pid, Signal, kill_process};
@@ -116,7 +116,7 @@ fn a_stopped_command_stops_its_request_and_loses_nothing() {
     for signal in [Signal::INT, Signal::KILL] {
         let running = Running::new();
         let mut scrub = Command::new(env!("CARGO_BIN_EXE_pagetier"));
-        let scrub = scrub.args(["scrub", text(&running.at()), "--pages-per-second", "1"]);
+        let scrub = scrub.args(["scrub", text(&running.at()), "--pages-per-second", "1", "--json"]);
         let scrub = scrub.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         while Arc::strong_count(&running.store) == 1 {
             std::thread::park_timeout(Duration::from_millis(10));
@@ -124,6 +124,9 @@ fn a_stopped_command_stops_its_request_and_loses_nothing() {
         kill_process(Pid::from_child(&scrub), signal).unwrap();
         let out = scrub.wait_with_output().unwrap();
         assert_eq!(out.status.code(), (signal == Signal::INT).then_some(130), "{}", said(&out));
+        if signal == Signal::INT {
+            assert!(printed(&out).1["error"].as_str().unwrap().contains("stopped"), "{}", said(&out));
+        }
         // At a page a second, it would go on for minutes.
         while Arc::strong_count(&running.store) > 1 {
             std::thread::park_timeout(Duration::from_millis(10));

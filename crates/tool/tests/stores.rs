@@ -56,9 +56,12 @@ pub(crate) fn said(out: &Output) -> String {
 
 /// Runs a command with `--json`; returns its exit code and its output.
 pub(crate) fn json(args: &[&str]) -> (i32, Value) {
-    let out = run(&[args, &["--json"]].concat());
-    let printed = serde_json::from_slice(&out.stdout);
-    let value = printed.unwrap_or_else(|e| panic!("{args:?}: {e}: {}", String::from_utf8_lossy(&out.stderr)));
+    printed(&run(&[args, &["--json"]].concat()))
+}
+
+/// The exit code and the one object that a command has printed.
+pub(crate) fn printed(out: &Output) -> (i32, Value) {
+    let value = serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {}", said(out)));
     (out.status.code().unwrap(), value)
 }
 
