@@ -328,8 +328,9 @@ impl<'a> Life<'a> {
             !self.passes(probe) && (ssd.refusing.is_some() || ssd.ssd_error.is_some())
         };
         // A call of the life that was dropped may still be switching the SSD off: the error that a `sync` met
-        // before that is no longer reported after it, and the next one succeeds.
-        for ends_with_it in [reports(), false] {
+        // before that is no longer reported after it, and the next one succeeds. The same where the ring is on the
+        // HDD: a write of it that was in flight fails, and the store puts the ring into use anew.
+        for ends_with_it in [reports() || probe.on_hdd, false] {
             let promise = probe.model.lock().promise(u32::MAX);
             match store.sync().await {
                 Ok(()) => {
