@@ -92,7 +92,7 @@ async fn no_crash_shows_a_reference_to_a_page_that_is_gone() {
             kept += u64::from(!freed);
             if let Some(done) = done {
                 done.unwrap();
-                assert!(freed && kept > 1, "{freed} {kept} of {step}");
+                assert!(freed && kept > 0, "{freed} {kept} of {step}");
                 break;
             }
             tokio::time::sleep(Duration::from_micros(20)).await;

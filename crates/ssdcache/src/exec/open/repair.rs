@@ -96,8 +96,9 @@ impl Reader<'_> {
             }
             let home_is_sound = self.home_is_sound(page, home).await?;
             // A sound home needs nothing, unless a failed flush may have left it in a volatile cache alone
-            // (I14).
-            if home_is_sound && !unproved.hdd {
+            // (I14). With the ring on the HDD its image tells which, and the slot's version, of which the ring
+            // may have no image, is not written over a sound home: a crash could tear it, and the SSD be lost.
+            if home_is_sound && (!unproved.hdd || self.params.ring_on_hdd) {
                 continue;
             }
             self.grow_to(home)?;
@@ -155,8 +156,13 @@ impl Reader<'_> {
             let superseded = written_back.get(&found.page).is_some_and(|newer| *newer > found.stamp);
             // Below the floor the home was durable before the crash, and may hold a newer version by now.
             let needed = newest && !superseded && found.stamp >= floor;
-            let home = self.params.homes.place(found.page).filter(|_| needed);
-            wanted.extend(home.map(|home| (home, *index, *found)));
+            // The image of a version that a slot backed shows that its home may be volatile.
+            let backed = newest && !needed && all && self.params.ring_on_hdd;
+            let home = self.params.homes.place(found.page);
+            if let Some(home) = home.filter(|_| backed) {
+                homes.note(found.page, self.rewrite_as_imaged(*found, home).await?);
+            }
+            wanted.extend(home.filter(|_| needed).map(|home| (home, *index, *found)));
         }
         wanted.sort_unstable_by_key(|(home, ..)| *home);
         let wanted = self.seam().repaired(wanted);
@@ -171,6 +177,20 @@ impl Reader<'_> {
             homes.note(page, written);
         }
         Ok(homes)
+    }
+
+    /// Rewrites a home that holds the version of its image in the ring.
+    async fn rewrite_as_imaged(&self, found: Image, home: u64) -> Result<Option<Rewrite>, DeviceError> {
+        let (hdd, page_bytes) = (&self.params.hdd, self.params.layout.page_size.bytes());
+        if hdd.size() < home + page_bytes as u64 {
+            return Ok(None);
+        }
+        let (current, result) = read_one(hdd, home, IoBuf::zeroed(page_bytes), IoClass::Recovery).await;
+        if !readable(result)? || self.check(current.as_slice(), found.page, Some(found.stamp)).is_err() {
+            return Ok(None);
+        }
+        write_one(hdd, home, current, IoClass::Recovery).await?;
+        Ok(Some(Rewrite::Again))
     }
 
     /// The place at which the ring continues: behind its newest image. Wipes images superseded by newer ones
