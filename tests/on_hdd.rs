@@ -1,9 +1,10 @@
 //! A store with its manifest on the HDD: it opens on another machine, which has nothing but that HDD, and
 //! every crash leaves one of the two newest manifests whole.
 
-use crate::fixture::{Fixture, fill, read};
-use pagetier::{Builder, Error, Lsn, OpenError, PageId, PageStore, SpaceId};
+use crate::fixture::{Fixture, RING_PAGES, fill, read};
+use pagetier::{Builder, Error, Lsn, OpenError, PageId, PageSize, PageStore, SpaceId};
 use pagetier_devio::{Device, Fault, FaultEffect, FlushFailure, IoOp, SimDevice, SimPower};
+use pagetier_ssdcache::Layout;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -238,7 +239,8 @@ async fn it_is_inspected_and_read_without_a_write() {
     let inspection = crashed.builder().inspect().await.unwrap();
     assert!(inspection.manifest.spaces.iter().any(|space| space.name == "t"));
     let hdd = inspection.hdd.unwrap();
-    assert_eq!(hdd.needed_bytes, AREAS_AT + 2 * AREA_BYTES + 64 * 4096);
+    let ring = Layout::ring_only(PageSize::MIN, RING_PAGES).end().next_multiple_of(64 << 10);
+    assert_eq!(hdd.needed_bytes, AREAS_AT + 2 * AREA_BYTES + ring + 64 * 4096);
     let store = crashed.builder().open_read_only().await.unwrap();
     assert_eq!(read(&store, space, 0).await.unwrap(), 1);
     drop(store);
