@@ -34,7 +34,7 @@ impl Hazard {
             Self::NoRing if plan.slots > 0 && rng.random_bool(0.5) => {
                 vec![slot_fails(rng.random_range(1..300))]
             }
-            Self::FailedHomes => vec![Planned::home(rng.random_range(1..200))],
+            Self::FailedHomes => vec![Planned::home(plan, rng.random_range(1..200))],
             _ => Vec::new(),
         }
     }
@@ -187,8 +187,11 @@ impl Worker {
         let pages = self.only_copies().await?;
         let store = std::sync::Arc::clone(&self.store);
         // Leave time for a checkpoint, which omits discarded pages.
-        Planned::slow_home(Duration::from_micros(self.rng.random_range(20..=80) * self.plan.hdd_us))
-            .inject_now(&self.probe);
+        Planned::slow_home(
+            &self.plan,
+            Duration::from_micros(self.rng.random_range(20..=80) * self.plan.hdd_us),
+        )
+        .inject_now(&self.probe);
         let meanwhile = async {
             for page in pages.iter().take(24) {
                 let pause = self.rng.random_range(1..=self.plan.hdd_us / 8);
@@ -220,7 +223,7 @@ impl Worker {
         let pages = self.shuffled();
         self.write_pages(pages.iter().take(6)).await?;
         if self.errors_allowed {
-            Planned::home(0).inject_now(&self.probe);
+            Planned::home(&self.plan, 0).inject_now(&self.probe);
         }
         let patience = Duration::from_micros(self.rng.random_range(1..=10 * self.plan.hdd_us));
         let _ = tokio::time::timeout(patience, self.store.sync()).await;

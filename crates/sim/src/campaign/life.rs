@@ -315,8 +315,7 @@ impl<'a> Life<'a> {
     fn passes(&self, probe: &Probe) -> bool {
         // An exchange of the SSD that a fault prevents leaves the store refusing.
         let exchanged = probe.model.lock().ssd_touched;
-        let passes = |fault: &Planned| fault.passes(probe.on_hdd);
-        !self.troubled && !exchanged && !self.faults.is_empty() && self.faults.iter().all(passes)
+        !self.troubled && !exchanged && !self.faults.is_empty() && self.faults.iter().all(Planned::passes)
     }
 
     /// Checks that, once nothing fails, the pages that stayed dirty are written, or the store has reported
@@ -328,9 +327,8 @@ impl<'a> Life<'a> {
             !self.passes(probe) && (ssd.refusing.is_some() || ssd.ssd_error.is_some())
         };
         // A call of the life that was dropped may still be switching the SSD off: the error that a `sync` met
-        // before that is no longer reported after it, and the next one succeeds. The same where the ring is on the
-        // HDD: a write of it that was in flight fails, and the store puts the ring into use anew.
-        for ends_with_it in [reports() || probe.on_hdd, false] {
+        // before that is no longer reported after it, and the next one succeeds.
+        for ends_with_it in [reports(), false] {
             let promise = probe.model.lock().promise(u32::MAX);
             match store.sync().await {
                 Ok(()) => {

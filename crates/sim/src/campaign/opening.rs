@@ -151,6 +151,13 @@ impl Plan {
         Disks { hdd, ssd: as_slow_as(ssd, self.ssd_us), ring, power }
     }
 
+    /// The bytes of the HDD that have homes.
+    pub(super) fn homes(&self) -> Range<u64> {
+        let ring = Layout::ring_only(self.page_size(), self.ring).end();
+        let from = if self.on_hdd > 0 { (AREAS.end + ring).next_multiple_of(64 << 10) } else { 1 << 20 };
+        from..u64::MAX
+    }
+
     /// The layout of the SSD.
     pub(super) fn layout(&self) -> Layout {
         Layout::for_bytes(self.ssd_bytes(), self.page_size(), self.ring)

@@ -14,9 +14,6 @@ use std::time::Duration;
 
 const EIO_ON_A_HOME: &str = "EIO on a home write";
 
-/// The homes' range on the HDD.
-const HOMES: std::ops::Range<u64> = 1 << 20..u64::MAX;
-
 /// A fault of a device or of the manifest.
 #[derive(Clone, Debug)]
 pub(super) struct Planned {
@@ -64,23 +61,21 @@ impl Planned {
     }
 
     /// One home write fails, after this many operations.
-    pub(super) fn home(after: u64) -> Self {
-        let fault = Fault::new(FaultEffect::Eio).on(IoOp::Write).within(HOMES).times(1);
+    pub(super) fn home(plan: &Plan, after: u64) -> Self {
+        let fault = Fault::new(FaultEffect::Eio).on(IoOp::Write).within(plan.homes()).times(1);
         Self::device(false, EIO_ON_A_HOME, fault.from_op(after))
     }
 
     /// Up to three home writes take this much longer.
-    pub(super) fn slow_home(extra: Duration) -> Self {
-        let fault = Fault::new(FaultEffect::Slow(extra)).on(IoOp::Write).within(HOMES).times(3);
+    pub(super) fn slow_home(plan: &Plan, extra: Duration) -> Self {
+        let fault = Fault::new(FaultEffect::Slow(extra)).on(IoOp::Write).within(plan.homes()).times(3);
         Self::device(false, "slow home write", fault)
     }
 
     /// Whether the store must accept writes again by itself once the fault has passed.
-    pub(super) fn passes(&self, ring_on_hdd: bool) -> bool {
+    pub(super) fn passes(&self) -> bool {
         let grows = self.fault().is_some_and(|fault| fault.op == Some(IoOp::Grow));
-        // There it may meet a write of the ring.
-        let of_a_home = self.kind == EIO_ON_A_HOME && !ring_on_hdd;
-        of_a_home || grows || matches!(self.on, On::Manifest(_))
+        self.kind == EIO_ON_A_HOME || grows || matches!(self.on, On::Manifest(_))
     }
 
     /// Injects the fault without counting it.
