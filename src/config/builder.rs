@@ -222,8 +222,9 @@ impl Builder {
     }
 
     /// A ready-made device for the doublewrite ring while the store has no SSD; not with
-    /// [`manifest_on_hdd`](Self::manifest_on_hdd). Default: the file `ring` in the directory. A store without a directory keeps the ring in memory: it does not outlive the process,
-    /// and if such a store has an SSD, it does not switch to operation without the SSD by itself.
+    /// [`manifest_on_hdd`](Self::manifest_on_hdd). Default: the file `ring` in the directory. A store without
+    /// a directory keeps the ring in memory: it does not outlive the process, and if such a store has an SSD,
+    /// it does not switch to operation without the SSD by itself.
     pub fn ring_device(mut self, device: SharedDevice) -> Self {
         self.config.ring_device = Some(device);
         self

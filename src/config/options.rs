@@ -17,12 +17,13 @@ macro_rules! option_table {
             /// unless the store is [in memory](crate::Builder::in_memory).
             directory: Option<PathBuf> = None;
             /// Whether the HDD has the manifest at its head, instead of the directory: a machine that has
-            /// only the HDD of a store, and a blank SSD, can then open it. The doublewrite ring is on the HDD, too,
-            /// and takes every page that goes home. The directory, which is created wherever the store is opened,
-            /// has the lock, and by default the SSD's file; for another machine it is of no use. Set it at every opening; a store keeps its manifest
-            /// where it was created, and [`force`](crate::Builder::force) does not start such a store anew:
-            /// blank the HDD's first MiB for that. **Not promised:** that a read-only opening of a ready-made
-            /// or block device keeps a writing one out. Default: no.
+            /// only the HDD of a store, and a blank SSD, can then open it. The doublewrite ring is on the
+            /// HDD, too, and takes every page that goes home. The directory, which is created wherever the
+            /// store is opened, has the lock, and by default the SSD's file; for another machine it is of no
+            /// use. Set it at every opening; a store keeps its manifest where it was created, and
+            /// [`force`](crate::Builder::force) does not start such a store anew: blank the HDD's first MiB
+            /// for that. **Not promised:** that a read-only opening of a ready-made or block device keeps a
+            /// writing one out. Default: no.
             manifest_on_hdd(bool): bool = false;
             /// The most that the manifest may take on the HDD, in bytes: a multiple of 64 KiB from 256 KiB to
             /// 1 GiB. A new store's extents begin behind twice as many. A run of neighbouring extents takes

@@ -124,8 +124,8 @@ impl Config {
         let on_hdd = manifest.ring_on_hdd.map(|ring| ring.pages);
         let formatted = |layout| PreparedSsd { layout, format: Some(blank_superblock(layout, manifest)) };
         if let Some(pages) = on_hdd.filter(|_| alone) {
-            // A part of the HDD, which was checked. Its superblock may be that of another time without an SSD,
-            // so it gets a new one.
+            // A part of the HDD, which was checked. Its superblock may be that of another time without an
+            // SSD, so it gets a new one.
             return Ok(formatted(Layout::ring_only(page_size, pages)));
         }
         let found = identify(ssd).await?;

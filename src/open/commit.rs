@@ -70,7 +70,8 @@ impl Config {
             self.note(&mut meta, |manifest| manifest.lose(lost)).await?;
         }
         if let Some(superblock) = formatted {
-            // Of a ring on the HDD, whose images may be all that repairs a torn home, only a new store's is empty.
+            // Of a ring on the HDD, whose images may be all that repairs a torn home, only a new store's is
+            // empty.
             let keeps = meta.manifest.ring_on_hdd.is_some() && !fresh;
             let ring = if keeps { OldRing::Kept } else { OldRing::Wiped };
             format(ssd, superblock, self.seed(&meta.manifest.store), ring).await?;

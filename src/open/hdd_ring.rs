@@ -1,8 +1,4 @@
-//! The doublewrite ring of a store whose manifest is on the HDD: it is there, too, so that another machine
-//! finds whatever repairs a torn home.
-//!
-//! It lies between the manifest's areas and the extents, with the superblock that a ring has in a file of its
-//! own. A device that writes pages whole needs no ring: then it has no pages.
+//! Where the ring of a store is, if it is on the HDD (`store/hdd_ring.rs`).
 
 use crate::config::frozen::Config;
 use crate::config::sizes::{RING_PAGES, ring_pages_for};
@@ -10,43 +6,12 @@ use crate::error::OpenError;
 use crate::manifest::contents::{Manifest, RingOnHdd};
 use crate::manifest::superblock::AREA_UNIT;
 use crate::store::devices::Devices;
-use pagetier_devio::{SharedDevice, Spliced, Window};
+use pagetier_devio::SharedDevice;
 use pagetier_page::PageSize;
 use pagetier_ssdcache::Layout;
-use std::sync::{Arc, OnceLock};
-
-/// The ring on the HDD of an open store.
-#[derive(Clone, Debug)]
-pub(crate) struct HddRing {
-    hdd: SharedDevice,
-    on: RingOnHdd,
-}
-
-impl HddRing {
-    /// The device of a store without an SSD.
-    pub(crate) fn alone(&self, page_size: PageSize) -> SharedDevice {
-        let range = 0..Layout::ring_only(page_size, self.on.pages).end();
-        Arc::new(Spliced::new(None, Window { device: Arc::clone(&self.hdd), at: self.on.at, range }))
-    }
-
-    /// An SSD of `layout` whose ring is this one.
-    pub(crate) fn in_front_of(&self, ssd: SharedDevice, layout: &Layout) -> SharedDevice {
-        let at = self.on.at + Layout::ring_only(layout.page_size, self.on.pages).ring_at(0);
-        let range = layout.ring_at(0)..layout.slot_at(0);
-        Arc::new(Spliced::new(Some(ssd), Window { device: Arc::clone(&self.hdd), at, range }))
-    }
-
-    pub(crate) fn pages(&self) -> u32 {
-        self.on.pages
-    }
-}
+use std::sync::OnceLock;
 
 impl Manifest {
-    /// The ring of this store on `hdd`, if it is there.
-    pub(crate) fn ring_on(&self, hdd: &SharedDevice) -> Option<HddRing> {
-        self.ring_on_hdd.map(|on| HddRing { hdd: Arc::clone(hdd), on })
-    }
-
     /// Makes room for a ring of `pages` at `at`, before the first extent.
     pub(super) fn place_ring(&mut self, at: u64, page_size: PageSize, pages: u32) {
         // A page must not lie across the units that a device writes whole: they are powers of two.
@@ -74,6 +39,12 @@ impl Devices {
             Some(ring) if layout.slots > 0 && ring.pages() > 0 => ring.in_front_of(device, layout),
             _ => device,
         }
+    }
+
+    /// Notes that the store uses `device` as `layout` says; returns it with its ring.
+    pub(super) fn take_ssd(&self, device: SharedDevice, layout: &Layout) -> SharedDevice {
+        self.in_use.lock().ssd.1 = Some(*layout).filter(|layout| layout.slots > 0);
+        self.with_ring(device, layout)
     }
 
     /// The whole device of a store without an SSD, if its ring is on the HDD.

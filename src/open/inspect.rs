@@ -2,7 +2,6 @@
 //! and verifies no pages: [`Builder::open_read_only`] and a scrub do.
 
 use super::caveats::{self, Caveat};
-use super::hdd_ring::HddRing;
 use crate::config::builder::Builder;
 use crate::config::frozen::{Config, Place};
 use crate::error::OpenError;
@@ -10,6 +9,7 @@ use crate::manifest::contents::{Manifest, SpaceRecord};
 use crate::manifest::extents::{EXTENT_PAGES, HOLE};
 use crate::manifest::id::id_text;
 use crate::manifest::superblock::{HddSuperblock, SUPERBLOCK_BYTES};
+use crate::store::hdd_ring::HddRing;
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, OpenOptions, SharedDevice};
 use pagetier_page::{PageSize, StoreSeed};
 use pagetier_ssdcache::{

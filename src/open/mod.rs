@@ -8,7 +8,7 @@ pub(crate) mod caveats;
 pub(crate) mod check;
 mod commit;
 mod file_system;
-pub(crate) mod hdd_ring;
+mod hdd_ring;
 pub(crate) mod inspect;
 mod kept;
 mod log_line;

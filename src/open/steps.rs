@@ -100,13 +100,8 @@ impl Builder {
         // Opened and locked before anything is judged: another opener could otherwise change what we judge.
         let hdd = devices.open_hdd(hdd).await?;
         let fresh = known.is_none();
-        let manifest = known.unwrap_or_else(|| {
-            let mut first = first_manifest(unused, page_size);
-            if let Some(at) = manifests.areas_end() {
-                first.place_ring(at, page_size, config.ring_pages_on(&hdd, page_size));
-            }
-            first
-        });
+        let ring = || manifests.areas_end().map(|at| (at, config.ring_pages_on(&hdd, page_size)));
+        let manifest = known.unwrap_or_else(|| first_manifest(unused, page_size, ring()));
         devices.find_ring(&manifest, &hdd)?;
         let (ssd, alone) = devices.open_ssd(Some(&manifest).filter(|_| !fresh), page_size).await?;
         config.check_known(&manifest, known_costs(&manifest).is_some())?;
@@ -114,8 +109,7 @@ impl Builder {
         config.check_hdd(&hdd, &manifest, fresh).await?;
         // Nothing is written up to `commit`: a refused opening leaves everything as it was.
         let prepared = config.check_ssd(&ssd, &manifest, page_size, fresh, alone).await?;
-        let ssd = devices.with_ring(ssd, &prepared.layout);
-        devices.in_use.lock().ssd.1 = Some(prepared.layout).filter(|layout| layout.slots > 0);
+        let ssd = devices.take_ssd(ssd, &prepared.layout);
         let lost = config.what_is_lost(&manifest, &prepared);
         config.check_log(gate.as_deref(), &manifest, lost.as_ref())?;
         // Before the manifest is saved, since a pool too small must refuse the opening, not end it half-way.
@@ -603,16 +597,20 @@ fn known_costs(manifest: &Manifest) -> Option<Costs> {
     Some(Costs { hdd_read_ms, hdd_write_ms, ssd_read_ms, ssd_write_ms }).filter(Costs::is_valid)
 }
 
-/// The manifest of a new store.
-fn first_manifest(unused: Option<Manifest>, page_size: PageSize) -> Manifest {
-    match unused {
+/// The manifest of a new store; `ring`: where on the HDD its ring is, and the ring's pages.
+fn first_manifest(unused: Option<Manifest>, page_size: PageSize, ring: Option<(u64, u32)>) -> Manifest {
+    let mut manifest = match unused {
         // An earlier opening that did not complete may have written this id to the devices. Its stamps are
         // older than those of the next epoch.
         Some(Manifest { store, epoch, generation, .. }) => {
             Manifest { epoch, generation, ..Manifest::new(store, page_size) }
         }
         None => Manifest::new(id_text(new_id()), page_size),
+    };
+    if let Some((at, pages)) = ring {
+        manifest.place_ring(at, page_size, pages);
     }
+    manifest
 }
 
 /// Completes the drops of spaces that an earlier process began.

@@ -2,7 +2,7 @@
 
 use crate::config::frozen::{Config, Place};
 use crate::error::OpenError;
-use crate::open::hdd_ring::HddRing;
+use crate::store::hdd_ring::HddRing;
 use crate::tenure::held_dir::At;
 use crate::tenure::lock::Tenure;
 use pagetier_devio::files::Identity;

@@ -7,6 +7,7 @@
 pub(crate) mod background;
 pub(crate) mod devices;
 pub(crate) mod guards;
+pub(crate) mod hdd_ring;
 pub(crate) mod headroom;
 mod hot_kept;
 mod hot_list;

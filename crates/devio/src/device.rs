@@ -120,8 +120,8 @@ pub trait Device: Send + Sync + std::fmt::Debug + 'static {
         None
     }
 
-    /// Whether a crash leaves each of the naturally aligned ranges of `bytes` (a power of two) of a write whole:
-    /// with its old contents or its new ones. Such pages need no doublewrite ring. Default: no.
+    /// Whether a crash leaves each of the naturally aligned ranges of `bytes` (a power of two) of a write
+    /// whole: with its old contents or its new ones. Such pages need no doublewrite ring. Default: no.
     fn writes_whole(&self, _bytes: usize) -> bool {
         false
     }

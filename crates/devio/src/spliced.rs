@@ -1,7 +1,7 @@
 //! A device with a range of another in place of its own: an SSD whose doublewrite ring is on the HDD.
 //!
-//! A flush leaves the other device alone while nothing was written there through the window: it may be slow, or
-//! not answer at all, and most flushes are of the own device's writes alone.
+//! A flush leaves the other device alone while nothing was written there through the window: it may be slow,
+//! or not answer at all, and most flushes are of the own device's writes alone.
 
 use crate::check::{Spot, refused, total_len};
 use crate::device::IoBufs;

@@ -8,3 +8,4 @@ mod fence;
 mod open;
 mod overlay;
 mod sim;
+mod spliced;

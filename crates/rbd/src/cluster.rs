@@ -56,8 +56,8 @@ impl Cluster {
             let watch = |flight: &Arc<Flight>| {
                 connection.watched().push((name.to_string(), Arc::downgrade(flight)));
             };
-            // The cluster may keep the opening waiting, too. It ends before the image can be closed, so it is no
-            // operation of the image.
+            // The cluster may keep the opening waiting, too. It ends before the image can be closed, so it is
+            // no operation of the image.
             let opening = Arc::<Flight>::default();
             watch(&opening);
             opening.begin();

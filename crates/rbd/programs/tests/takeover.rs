@@ -1,7 +1,8 @@
 //! Another machine takes a store over: `kv` with homes and log on images of a real cluster, and an SSD that
 //! is lost with its machine. Each owner is a process of its own, with a directory of its own.
 //!
-//! `PAGETIER_TAKEOVERS` sets how often (default: 3), `PAGETIER_RACES` how many races of takers there are (3); `crates/rbd/run-tests` starts a cluster.
+//! `PAGETIER_TAKEOVERS` sets how often (default: 3), `PAGETIER_RACES` how many races of takers there are (3);
+//! `crates/rbd/run-tests` starts a cluster.
 
 use pagetier_kv::{Kv, KvError, Options};
 use pagetier_rbd::{Cluster, ConnectOptions, ImageName, ImageOptions, RbdDevice};

@@ -3,7 +3,8 @@
 //! Pages are written, moved, written back, written home, changed in memory and discarded between any two
 //! steps of a checkpoint. After each step the power is cut: what no flush has covered is kept, lost or torn
 //! at random, and a recovery has to find every page, no older than it was at the last flush that covers it.
-//! With the ring on the HDD the SSD may be lost, too: then every home must be whole, and no older than it was.
+//! With the ring on the HDD the SSD may be lost, too: then every home must be whole, and no older than it
+//! was.
 
 use super::checkpoint::Checkpoint;
 use super::flushes::{HddFlush, SsdFlush};

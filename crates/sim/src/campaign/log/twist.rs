@@ -65,6 +65,11 @@ pub(super) fn examine(
     Ok(())
 }
 
+/// With the SSD goes the ring, unless it is on the HDD.
+fn loses_ring(twist: Twist, plan: &Plan) -> bool {
+    twist == Twist::LostSsd && (plan.on_hdd == 0 || plan.ring == 0)
+}
+
 async fn attempt(
     plan: &Plan,
     media: Media,
@@ -85,9 +90,8 @@ async fn attempt(
     let parts = Parts { log: log.clone(), lost };
     let opened = open::open(wrong, plan, &parts).await;
     let acked = moment.model.acked;
-    // With the SSD goes the ring, from which a torn home page would be repaired: reads and redo name it.
-    let loses_ring = twist == Twist::LostSsd && (plan.on_hdd == 0 || plan.ring == 0);
-    let is_torn = |wrong: &str| loses_ring && wrong.contains("is corrupt on hdd");
+    // A torn home page would be repaired from the ring: reads and redo name it.
+    let is_torn = |wrong: &str| loses_ring(twist, plan) && wrong.contains("is corrupt on hdd");
     // Another store's log, or pages, whatever is in them.
     let foreign = twist == Twist::ForeignPages || twist == Twist::ForeignLog && moment.model.opening > 0;
     let refusal = match opened {

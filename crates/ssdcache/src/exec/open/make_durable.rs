@@ -73,8 +73,8 @@ impl Reader<'_> {
             let page_bytes = layout.page_size.bytes() as u64;
             ranges.push(layout.ring_at(0)..layout.ring_at(0) + u64::from(layout.ring_pages) * page_bytes);
         }
-        // A flush preceded the header, so the other slots that it names are durable. Apart from the ring, which
-        // may be on another device.
+        // A flush preceded the header, so the other slots that it names are durable. Apart from the ring,
+        // which may be on another device.
         let mut slots: Vec<Range<u64>> = Vec::new();
         for slot in evidence.unflushed_slots() {
             let (at, end) = (layout.slot_at(slot), layout.slot_at(slot + 1));

@@ -147,8 +147,8 @@ pub struct OpenParams {
     pub seed: StoreSeed,
     /// The layout of `ssd`.
     pub layout: Layout,
-    /// Whether the ring of `ssd`, and all of it in a store without an SSD, is a part of `hdd`: it outlives the
-    /// SSD, so it takes an image of every page that goes home.
+    /// Whether the ring of `ssd`, and all of it in a store without an SSD, is a part of `hdd`: it outlives
+    /// the SSD, so it takes an image of every page that goes home.
     pub ring_on_hdd: bool,
     /// Maps pages to their homes.
     pub homes: Arc<dyn Homes>,

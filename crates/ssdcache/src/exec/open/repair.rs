@@ -96,8 +96,9 @@ impl Reader<'_> {
             }
             let home_is_sound = self.home_is_sound(page, home).await?;
             // A sound home needs nothing, unless a failed flush may have left it in a volatile cache alone
-            // (I14). With the ring on the HDD its image tells which, and the slot's version, of which the ring
-            // may have no image, is not written over a sound home: a crash could tear it, and the SSD be lost.
+            // (I14). With the ring on the HDD its image tells which, and the slot's version, of which the
+            // ring may have no image, is not written over a sound home: a crash could tear it, and the SSD be
+            // lost.
             if home_is_sound && (!unproved.hdd || self.params.ring_on_hdd) {
                 continue;
             }
