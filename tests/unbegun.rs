@@ -128,11 +128,6 @@ async fn images_of_home_writes_that_never_began_make_room_for_others_and_tear_no
 
 #[tokio::test(start_paused = true)]
 async fn images_that_are_given_up_cost_the_only_copies() {
-    // An image alone voids no copy once it is below the floor; a record does.
-    let mut found = 0;
-    for nth in 0..6 {
-        let lost = lost(nth, FlushFailure::Cached, Some(Mutation::UnbegunForgotten)).await;
-        found += lost.map_or(0, |lost| lost.len());
-    }
-    assert!(found > 0);
+    let lost = lost(0, FlushFailure::Cached, Some(Mutation::UnbegunForgotten)).await;
+    assert!(!lost.unwrap().is_empty());
 }

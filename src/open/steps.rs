@@ -117,11 +117,7 @@ impl Builder {
         let was_clean = manifest.is_clean();
         let mut meta =
             config.commit(&manifests, &tenure, manifest, lost, (&hdd, &ssd), &prepared, page_size).await?;
-        let volume = Arc::new(Volume::new(&meta.manifest, page_size));
-        let counted = volume.list();
-        if !was_clean {
-            count_all_reserved(&volume, &counted);
-        }
+        let (volume, counted) = volume_of(&meta.manifest, page_size, was_clean);
         let costs = config.options.costs.or_else(|| known_costs(&meta.manifest)).unwrap_or(Costs::PAPER);
         let ssd_params = config.slot_params(prepared.layout.slots, costs, params.frames);
         let seed = config.seed(&meta.manifest.store);
@@ -624,6 +620,16 @@ fn end_drops(volume: &Volume, meta: &mut ManifestState) -> Result<(), OpenError>
         volume.end_drop(space);
     }
     Ok(())
+}
+
+/// The volume, and its spaces as the manifest counts their pages. `was_clean`: it counts them exactly.
+fn volume_of(manifest: &Manifest, page_size: PageSize, was_clean: bool) -> (Arc<Volume>, Vec<SpaceInfo>) {
+    let volume = Arc::new(Volume::new(manifest, page_size));
+    let counted = volume.list();
+    if !was_clean {
+        count_all_reserved(&volume, &counted);
+    }
+    (volume, counted)
 }
 
 /// Counts every page that the extents hold. The manifest's counts may be too small after a crash, and

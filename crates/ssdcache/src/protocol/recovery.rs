@@ -204,10 +204,7 @@ impl Evidence {
 
     /// By page, the newest version that the HDD has or will get from the ring.
     fn writing_home(&self) -> FxHashMap<PageId, Stamp> {
-        // Below the floor no image goes home. With the ring on the HDD, one of an appended version may be
-        // durable before its slot is.
-        let floor = self.ring_floor();
-        let ring = self.ring.iter().map(|(page, stamp)| (*page, *stamp)).filter(|(_, stamp)| *stamp >= floor);
+        let ring = self.ring.iter().map(|(page, stamp)| (*page, *stamp));
         let journal = self.journal.iter().flat_map(|b| &b.records).map(|r| (r.page, r.stamp));
         newest_by_page(ring.chain(journal))
     }

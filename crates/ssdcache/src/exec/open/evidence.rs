@@ -91,7 +91,14 @@ impl<'a> Reader<'a> {
         self.ringed = ringed;
         let unreadable = self.unread.slots.keys().copied().collect();
         let watermark = header.watermark;
-        Ok(self.seam().evidence(Evidence { map, watermark, zone, unreadable, closed, journal, ring }))
+        let mut evidence = Evidence { map, watermark, zone, unreadable, closed, journal, ring };
+        if self.params.ring_on_hdd {
+            // There the image of an appended version may be durable before its slot is. Below the floor it
+            // does not go home, so it must not void the copy that it supersedes.
+            let floor = evidence.ring_floor();
+            evidence.ring.retain(|_, stamp| *stamp >= floor);
+        }
+        Ok(self.seam().evidence(evidence))
     }
 
     /// The sound blocks of the journal, and the error of one that cannot be read.

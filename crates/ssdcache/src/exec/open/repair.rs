@@ -149,9 +149,10 @@ impl Reader<'_> {
         let mut homes = HomesWritten::default();
         let floor = evidence.ring_floor();
         let written_back = evidence.written_back();
+        let newest = newest_by_page(self.ringed.iter().map(|(_, image)| (image.page, image.stamp)));
         let mut wanted: Vec<(u64, u32, Image)> = Vec::new();
         for (index, found) in &self.ringed {
-            let newest = evidence.ring.get(&found.page) == Some(&found.stamp);
+            let newest = newest[&found.page] == found.stamp;
             // The slot of that newer version repairs the home, or was given away because the version was
             // durable on the HDD.
             let superseded = written_back.get(&found.page).is_some_and(|newer| *newer > found.stamp);
