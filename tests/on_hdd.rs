@@ -360,3 +360,15 @@ mod broken {
         }
     }
 }
+
+/// Its ring is a part of the HDD, which is measured for both.
+#[tokio::test(start_paused = true)]
+async fn a_store_without_an_ssd_is_calibrated() {
+    let fixture = Fixture::on_hdd(&SimPower::new());
+    let builder = || fixture.builder().ssd_bytes(0);
+    let store = builder().calibrate(Duration::from_millis(100)).open().await.unwrap();
+    let space = store.spaces().create("t").await.unwrap();
+    fill(&mut store.overwrite(PageId::new(space, 0)).await.unwrap(), 0, 1);
+    store.close().await.unwrap();
+    assert_eq!(read(&builder().open().await.unwrap(), space, 0).await.unwrap(), 1);
+}

@@ -8,7 +8,7 @@ use super::memory::MemoryManifest;
 use super::only_copies::{OnlyCopies, UnprovedRecord, added};
 use super::page_runs::PageRuns;
 use super::slack::Slack;
-use super::superblock::{AREA_BYTES_MAX, HEAD_BYTES};
+use super::superblock::{AREA_BYTES_MAX, AREA_UNIT, HEAD_BYTES};
 use super::tail;
 use crate::error::OpenError;
 use pagetier_page::{PageSize, SpaceId, Stamp};
@@ -135,9 +135,12 @@ impl Manifest {
         }
     }
 
-    /// Places the ring on the HDD, before the first extent.
-    pub(crate) fn put_ring_on_hdd(&mut self, ring: RingOnHdd, extents_at: u64) {
-        (self.format, self.ring_on_hdd, self.extents_at) = (MANIFEST_FORMAT, Some(ring), Some(extents_at));
+    /// Places a ring of `pages` at `at` on the HDD, before the first extent.
+    pub(crate) fn place_ring(&mut self, at: u64, page_size: PageSize, pages: u32) {
+        let end = at + Layout::ring_only(page_size, pages).end();
+        (self.format, self.ring_on_hdd) = (MANIFEST_FORMAT, Some(RingOnHdd { at, pages }));
+        // A page must not lie across the units that a device writes whole: they are powers of two.
+        self.extents_at = Some(end.next_multiple_of(AREA_UNIT));
     }
 
     pub(crate) fn add_space(&mut self, id: u32, name: &str) {

@@ -3,22 +3,11 @@
 use crate::config::frozen::Config;
 use crate::config::sizes::{RING_PAGES, ring_pages_for};
 use crate::error::OpenError;
-use crate::manifest::contents::{Manifest, RingOnHdd};
-use crate::manifest::superblock::AREA_UNIT;
+use crate::manifest::contents::Manifest;
 use crate::store::devices::Devices;
 use pagetier_devio::SharedDevice;
 use pagetier_page::PageSize;
 use pagetier_ssdcache::Layout;
-use std::sync::OnceLock;
-
-impl Manifest {
-    /// Makes room for a ring of `pages` at `at`, before the first extent.
-    pub(super) fn place_ring(&mut self, at: u64, page_size: PageSize, pages: u32) {
-        // A page must not lie across the units that a device writes whole: they are powers of two.
-        let end = at + Layout::ring_only(page_size, pages).end();
-        self.put_ring_on_hdd(RingOnHdd { at, pages }, end.next_multiple_of(AREA_UNIT));
-    }
-}
 
 impl Config {
     /// The pages of the ring of a new store whose manifest is on `hdd`.
@@ -47,20 +36,15 @@ impl Devices {
         self.with_ring(device, layout)
     }
 
-    /// The whole device of a store without an SSD, if its ring is on the HDD.
-    pub(super) fn hdd_ring_alone(&self, page_size: PageSize) -> Option<SharedDevice> {
-        self.hdd_ring.get().map(|ring| ring.alone(page_size))
-    }
-
     /// Notes where the ring of the store of `manifest` is, and checks the options against it.
-    pub(super) fn find_ring(&mut self, manifest: &Manifest, hdd: &SharedDevice) -> Result<(), OpenError> {
+    pub(super) fn find_ring(&self, manifest: &Manifest, hdd: &SharedDevice) -> Result<(), OpenError> {
         let Some(ring) = manifest.ring_on(hdd) else { return Ok(()) };
         self.config.check_ring(ring.pages())?;
         if self.config.ring_device.is_some() {
             let why = "the ring is on the HDD, as the manifest is: omit the option".into();
             return Err(OpenError::BadOption { option: "ring_device", why });
         }
-        self.hdd_ring = OnceLock::from(ring);
+        let _ = self.hdd_ring.set(ring);
         Ok(())
     }
 }

@@ -90,7 +90,7 @@ impl Builder {
         let Builder { mut config, gate, progress, .. } = self;
         let in_directory = config.manifest_store(&tenure).await?;
         let config = Arc::new(config);
-        let mut devices = Devices::new(Arc::clone(&config), Arc::clone(&tenure));
+        let devices = Devices::new(Arc::clone(&config), Arc::clone(&tenure));
         let (manifests, hdd) = match in_directory {
             Some(manifests) => (Arc::new(manifests), None),
             None => devices.open_hdd_with_manifest().await?,
@@ -347,8 +347,8 @@ impl Devices {
         create: bool,
         page_size: PageSize,
     ) -> Result<SharedDevice, OpenError> {
-        if let Some(ring) = self.hdd_ring_alone(page_size) {
-            return Ok(ring);
+        if let Some(ring) = self.hdd_ring.get() {
+            return Ok(ring.alone(page_size));
         }
         if self.config.memory.is_some() && self.config.ring_device.is_none() {
             // A store in memory has no place for a file. Its ring ends with the process, as its manifest

@@ -27,8 +27,9 @@ pub(super) fn examine(crash: Crash<'_>, rng: &mut SmallRng, totals: &mut Totals)
         let builder = builder.hdd_device(Arc::clone(&hdd));
         if plan.on_hdd > 0 { builder } else { builder.ring_device(Arc::clone(&ring)) }
     };
-    // Without faults, a ring on the HDD repairs every home that the crash tore.
-    let whole = plan.on_hdd > 0 && plan.ring > 0 && !plan.faults;
+    // Without faults, a ring on the HDD repairs every home that the crash tore. An HDD without a ring tears
+    // none.
+    let whole = (plan.on_hdd > 0 || plan.ring == 0) && !plan.faults;
     let dropped = rng.random_range(0..3);
     let named = in_virtual_time(async {
         for _ in 0..dropped {

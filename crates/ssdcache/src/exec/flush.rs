@@ -279,7 +279,7 @@ impl Drop for Running {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::flushes::HddFlush;
+    use crate::protocol::flushes::{HddFlush, SsdFlush};
     use crate::remember::RememberInMemory;
     use pagetier_devio::{Device, Fault, FaultEffect, Fence, IoBuf, IoBufs, SimDevice, SimPower};
     use std::time::Duration;
@@ -333,6 +333,27 @@ mod tests {
             flush.cover(HddFlush(2)).await.is_err(),
             "the next flush would succeed without what the first one lost"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flush_of_the_ssd_that_fails_on_the_hdd_is_noted_of_both() {
+        for (ring_on, hdd) in [(None, false), (Some("ssd"), false), (Some("hdd"), true)] {
+            let device = slow_device();
+            device.clear_faults();
+            device.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
+            let remember = Arc::new(RememberInMemory::default());
+            let failures = Failures {
+                remember: Arc::clone(&remember) as Arc<dyn Remember>,
+                unflushed: Arc::default(),
+                ring_on: ring_on.map(Arc::from),
+                seam: Seam::default(),
+            };
+            let (failures, runtime) = (Arc::new(failures), Handle::current());
+            let flush = GroupFlush::<SsdFlush>::new(device, Flushed::Ssd, &failures, &runtime);
+            flush.cover(SsdFlush(1)).await.expect_err("it fails");
+            let noted = remember.recall();
+            assert_eq!((noted.ssd, noted.hdd), (true, hdd), "the ring is on {ring_on:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

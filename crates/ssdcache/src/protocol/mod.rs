@@ -331,6 +331,16 @@ mod tests {
         assert!(moved.iter().all(|no| no % 2 == 1), "{moved:?}: the even ones back home writes");
     }
 
+    #[test]
+    fn a_write_back_is_one_batch_however_small_the_ring() {
+        let mut state = protocol("lru2");
+        assert_eq!(state.write_back_max(), WRITE_BACK_MAX);
+        for (ring, max) in [(4, 2), (1, 1), (0, WRITE_BACK_MAX)] {
+            state.home = HomeBatches::new(ring, 0, 8, Default::default()).ring_takes_all(true);
+            assert_eq!(state.write_back_max(), max, "a ring of {ring} pages");
+        }
+    }
+
     /// The moved copy of an old version would have a larger stamp than the record of the newer version, which
     /// would not void it (I16).
     #[test]

@@ -109,6 +109,13 @@ fn page_in(entries: &[Option<Entry>], slot: u32) -> PageId {
 }
 
 impl Evidence {
+    /// Drops the ring's images below its floor. They do not go home, so they must not void the copies that they
+    /// supersede: with the ring on the HDD, that of an appended version may be durable before its slot is.
+    pub(crate) fn drop_below_floor(&mut self) {
+        let floor = self.ring_floor();
+        self.ring.retain(|_, stamp| *stamp >= floor);
+    }
+
     /// Determines the newest durable version of every page that has one on the SSD.
     #[must_use]
     pub fn merge(&self) -> Verdict {
@@ -347,6 +354,30 @@ mod tests {
             records,
         });
         assert_eq!(pages(&e)[2], None, "it went home, and the slot to a page whose write was torn");
+    }
+
+    #[test]
+    fn an_image_below_the_floor_costs_no_copy_once_it_is_dropped() {
+        let mut e = evidence();
+        e.journal.push(Block {
+            seq: JournalSeq(1),
+            ring_floor: at(60),
+            backing: Backing::Ring,
+            slots_back: false,
+            generation: 0,
+            records: Vec::new(),
+        });
+        e.ring = FxHashMap::from_iter([(page(0), at(50))]);
+        assert_eq!(
+            pages(&e)[0],
+            None,
+            "the ring on the SSD has no image of a version that is to be in a slot"
+        );
+        e.drop_below_floor();
+        assert_eq!(pages(&e)[0], Some((0, 10)));
+        e.ring.insert(page(0), at(60));
+        e.drop_below_floor();
+        assert_eq!(pages(&e)[0], None, "it goes home");
     }
 
     #[test]

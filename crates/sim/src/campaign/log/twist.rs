@@ -65,9 +65,9 @@ pub(super) fn examine(
     Ok(())
 }
 
-/// With the SSD goes the ring, unless it is on the HDD.
+/// With the SSD goes the ring, unless it is on the HDD. An HDD without a ring tears no page.
 fn loses_ring(twist: Twist, plan: &Plan) -> bool {
-    twist == Twist::LostSsd && (plan.on_hdd == 0 || plan.ring == 0)
+    twist == Twist::LostSsd && plan.on_hdd == 0 && plan.ring > 0
 }
 
 async fn attempt(

@@ -93,10 +93,7 @@ impl<'a> Reader<'a> {
         let watermark = header.watermark;
         let mut evidence = Evidence { map, watermark, zone, unreadable, closed, journal, ring };
         if self.params.ring_on_hdd {
-            // There the image of an appended version may be durable before its slot is. Below the floor it
-            // does not go home, so it must not void the copy that it supersedes.
-            let floor = evidence.ring_floor();
-            evidence.ring.retain(|_, stamp| *stamp >= floor);
+            evidence.drop_below_floor();
         }
         Ok(self.seam().evidence(evidence))
     }

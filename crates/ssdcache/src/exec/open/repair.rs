@@ -99,7 +99,8 @@ impl Reader<'_> {
             // (I14). With the ring on the HDD its image tells which, and the slot's version, of which the
             // ring may have no image, is not written over a sound home: a crash could tear it, and the SSD be
             // lost.
-            if home_is_sound && (!unproved.hdd || self.params.ring_on_hdd) {
+            let imaged = self.params.ring_on_hdd && self.params.layout.ring_pages > 0;
+            if home_is_sound && (!unproved.hdd || imaged) {
                 continue;
             }
             self.grow_to(home)?;
