@@ -36,6 +36,8 @@ pub(super) struct PageModel {
     given_up: bool,
     /// Its only copy was reported lost: until it is rewritten, reading it may fail.
     pub(super) gone: bool,
+    /// The same of its home: until a later version is durable, a crash may show it.
+    home_gone: bool,
     /// Whether it exists.
     existence: Existence,
     /// The versions of its earlier lives, before it was freed last, in ascending order.
@@ -124,8 +126,20 @@ impl PageModel {
                 self.versions.retain(|v| *v <= version);
                 self.published = version;
             }
-            None => (self.uncertain, self.gone) = (true, true),
+            None => self.is_gone(),
         }
+    }
+
+    fn is_gone(&mut self) {
+        (self.uncertain, self.gone, self.home_gone) = (true, true, true);
+    }
+
+    /// Whether reading it may fail after a crash, which it does.
+    pub(super) fn fails(&mut self) -> bool {
+        if self.home_gone {
+            self.is_gone();
+        }
+        self.gone
     }
 
     /// The versions that may come back, for messages.
@@ -310,6 +324,7 @@ impl Model {
         for (page, version, discards) in promise.pages {
             if let Some(p) = self.page(page).filter(|p| p.discards == discards) {
                 p.floor = p.floor.max(version);
+                p.home_gone = false;
             }
         }
         for space in self.spaces.values_mut() {

@@ -227,6 +227,7 @@ impl World {
             let fine = match found {
                 Some(found) if crashed => p.may_be(found),
                 Some(found) => p.reads_as(found.unwrap_or(0)),
+                None if crashed => p.fails(),
                 None => p.gone,
             };
             if fine {

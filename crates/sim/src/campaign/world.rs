@@ -89,7 +89,7 @@ pub(super) async fn check(
                 p.was_found(*found, !lenient.volatile);
                 continue;
             }
-            Err(_) if p.gone => continue,
+            Err(_) if p.fails() => continue,
             _ => {}
         }
         let (wrong, allowed) = (wrong(page, &found), p.allowed());
