@@ -264,7 +264,7 @@ async fn of_takers_that_race_one_serves() {
             takers.push(Owner::among(&images, *base, &acknowledged));
             tokio::time::sleep(Duration::from_millis(rng.random_range(0..300))).await;
         }
-        tokio::time::sleep(Duration::from_millis(rng.random_range(2_000..7_000))).await;
+        tokio::time::sleep(Duration::from_millis(rng.random_range(4_000..9_000))).await;
         takers.iter().for_each(|taker| taker.signal("-KILL"));
         let mut writers = 0;
         for (taker, base) in takers.iter_mut().zip(bases) {
