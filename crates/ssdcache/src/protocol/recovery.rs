@@ -109,8 +109,8 @@ fn page_in(entries: &[Option<Entry>], slot: u32) -> PageId {
 }
 
 impl Evidence {
-    /// Drops the ring's images below its floor. They do not go home, so they must not void the copies that they
-    /// supersede: with the ring on the HDD, that of an appended version may be durable before its slot is.
+    /// Drops the ring's images below its floor. They do not go home, so they must not void the copies that
+    /// they supersede: with the ring on the HDD, that of an appended version may be durable before its slot.
     pub(crate) fn drop_below_floor(&mut self) {
         let floor = self.ring_floor();
         self.ring.retain(|_, stamp| *stamp >= floor);
