@@ -37,12 +37,13 @@ impl Cluster {
         blocking(move || image::create(&Pool::of(&connection, &name)?, &name, bytes)).await
     }
 
-    /// Opens an image as a device, and acquires its lock.
+    /// Opens an image as a device, and acquires its lock, unless it is opened for reading alone.
     ///
     /// Waits if this process has the image open and is closing it.
     ///
     /// # Errors
-    /// The image is missing, has no exclusive lock, or is another client's.
+    /// The image is missing, has no exclusive lock, or is another client's; a snapshot is not opened for
+    /// reading.
     ///
     /// # Cancel safety
     /// A dropped call opens the image in the background, and closes it.
@@ -52,7 +53,9 @@ impl Cluster {
         let mut closing = connection.closing.subscribe();
         // The sender lives as long as the connection, so the wait cannot fail.
         let _ = closing.wait_for(|closing| !closing.contains(&shown)).await;
-        let image = blocking(move || {
+        // Until then [`Cluster::closed`] waits for an opening that was dropped, too: it ends with its image.
+        let opens = Opens::begin(&connection, &shown);
+        let opened = blocking(move || {
             let watch = |flight: &Arc<Flight>| {
                 connection.watched().push((name.to_string(), Arc::downgrade(flight)));
             };
@@ -63,16 +66,39 @@ impl Cluster {
             opening.begin();
             let image = Image::open(&connection, &name, &options)?;
             watch(&image.flight);
-            Ok(image)
+            // The order in which they are dropped.
+            Ok((image, opens))
         });
-        Ok(Metered::over(RbdImage(image.await?)))
+        let (image, _opens) = opened.await?;
+        Ok(Metered::over(RbdImage(image)))
     }
 
-    /// Waits until every image that was dropped is closed, and its lock given back. A program that ends
-    /// earlier leaves the lock to lapse, which takes 30 s.
+    /// Waits until every image that was dropped is closed, and its lock given back, also that of an opening
+    /// that was dropped. A program that ends earlier leaves the lock to lapse, which takes 30 s.
     pub async fn closed(&self) {
         // As above.
         let _ = self.0.closing.subscribe().wait_for(Vec::is_empty).await;
+    }
+}
+
+/// An opening that has not ended, among the images that are being closed.
+struct Opens {
+    connection: Arc<Connection>,
+    name: String,
+}
+
+impl Opens {
+    fn begin(connection: &Arc<Connection>, image: &str) -> Self {
+        // No image has such a name, so no opening waits for it.
+        let name = format!("opening {image}");
+        connection.closing.send_modify(|names| names.push(name.clone()));
+        Self { connection: Arc::clone(connection), name }
+    }
+}
+
+impl Drop for Opens {
+    fn drop(&mut self) {
+        self.connection.closed(&self.name);
     }
 }
 

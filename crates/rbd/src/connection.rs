@@ -69,7 +69,7 @@ type Watched = Vec<(String, Weak<Flight>)>;
 /// A connected client of librados.
 pub(crate) struct Connection {
     handle: rados::rados_t,
-    /// The images that are being closed.
+    /// The images that are being closed, and the openings in progress.
     pub(crate) closing: watch::Sender<Vec<String>>,
     watched: Mutex<Watched>,
 }
@@ -138,6 +138,15 @@ impl Connection {
             drop(std::thread::Builder::new().name("pagetier-rbd".into()).spawn(move || report(&connection)));
         }
         watched
+    }
+
+    /// Notes that `name` is not among those that are being closed any more.
+    pub(crate) fn closed(&self, name: &str) {
+        self.closing.send_modify(|names| {
+            if let Some(at) = names.iter().position(|closing| closing == name) {
+                names.swap_remove(at);
+            }
+        });
     }
 
     /// Bans a client's connection for a year. librbd's own ban ends after an hour, and a stopped machine may

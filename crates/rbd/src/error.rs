@@ -10,7 +10,7 @@ use std::sync::Arc;
 #[non_exhaustive]
 pub enum RbdError {
     /// Not the name of an image.
-    #[error("{0:?} names no image; the form is POOL/IMAGE or POOL/NAMESPACE/IMAGE")]
+    #[error("{0:?} names no image; the form is POOL/IMAGE or POOL/NAMESPACE/IMAGE, with @SNAPSHOT to read")]
     Name(String),
     /// The configuration cannot be read, or a setting in it is invalid.
     #[error("cannot read Ceph's configuration")]
@@ -40,6 +40,17 @@ pub enum RbdError {
         /// What the owner said of itself, and its address.
         owner: String,
     },
+    /// Another client has the image open, which was to be read.
+    #[error("{image} is open, by {owner}; a snapshot of it can be read meanwhile")]
+    InUse {
+        /// The image.
+        image: String,
+        /// As above.
+        owner: String,
+    },
+    /// A snapshot was to be opened as an owner does.
+    #[error("{0} is a snapshot, which can only be read; a clone of it can be written")]
+    Snapshot(String),
     /// The image has no exclusive lock, without which it cannot be guarded against a second owner.
     #[error("{0} lacks Ceph's feature exclusive-lock; enable it")]
     NoLock(String),
@@ -66,6 +77,11 @@ pub(crate) fn kind_of(errno: c_int) -> DeviceErrorKind {
         // ESHUTDOWN is Ceph's EBLOCKLISTED: the connection is banned. EROFS: the lock is another's.
         libc::ESHUTDOWN | libc::EROFS => DeviceErrorKind::Fenced,
         libc::ENOSPC | libc::EDQUOT => DeviceErrorKind::NoSpace,
+        libc::EINVAL => {
+            let why = "the cluster calls it invalid, as it does once the image has become shorter or has lost its \
+                       feature exclusive-lock while it was open";
+            DeviceErrorKind::Io(Arc::new(io::Error::other(why)))
+        }
         // The image or its pool was removed.
         libc::ENOENT | libc::ENODEV | libc::ENXIO => DeviceErrorKind::Gone,
         errno => DeviceErrorKind::Io(Arc::new(io::Error::from_raw_os_error(errno))),

@@ -22,6 +22,7 @@ const OWNER_KEY: &CStr = c"pagetier.owner";
 #[must_use]
 pub struct ImageOptions {
     take_over: bool,
+    read_only: bool,
     bytes_max: Option<u64>,
 }
 
@@ -33,6 +34,15 @@ impl ImageOptions {
     /// What only that owner had, in memory or on its SSD, is lost, as after the loss of the SSD.
     pub fn take_over(mut self, take_over: bool) -> Self {
         self.take_over = take_over;
+        self
+    }
+
+    /// Opens the image, or a snapshot of it, for reading alone: for `Builder::open_read_only` and
+    /// `Builder::inspect`, and for a user of the cluster who may do no more. Takes no lock, so an image that
+    /// is in use is refused; one that an owner opens meanwhile changes under the reader. A snapshot does not:
+    /// make one to read a store that is in use. Default: `false`.
+    pub fn read_only(mut self, read_only: bool) -> Self {
+        self.read_only = read_only;
         self
     }
 
@@ -62,6 +72,7 @@ pub(crate) struct Image {
     pub(crate) name: String,
     pub(crate) flight: Arc<Flight>,
     bytes: AtomicU64,
+    read_only: bool,
     bytes_max: u64,
     /// The bytes in a row that are in one object.
     unit: u64,
@@ -82,10 +93,16 @@ impl Image {
     ) -> Result<Self, RbdError> {
         let pool = Pool::of(connection, name)?;
         let failed = |what| move |source| RbdError::Image { image: name.to_string(), what, source };
+        if name.snapshot.is_some() && !options.read_only {
+            return Err(RbdError::Snapshot(name.to_string()));
+        }
         let image = c_string(&name.image).map_err(failed("open it"))?;
+        let snapshot = name.snapshot.as_deref().map(c_string).transpose().map_err(failed("open it"))?;
+        let snapshot = snapshot.as_deref().map_or(ptr::null(), CStr::as_ptr);
+        let open = if options.read_only { rbd::rbd_open_read_only } else { rbd::rbd_open };
         let mut handle: rbd::rbd_image_t = ptr::null_mut();
-        // SAFETY: an open pool, a string, a valid place, and no snapshot.
-        let opened = unsafe { rbd::rbd_open(pool.raw(), image.as_ptr(), &raw mut handle, ptr::null()) };
+        // SAFETY: an open pool, a string, a valid place, and a string or none.
+        let opened = unsafe { open(pool.raw(), image.as_ptr(), &raw mut handle, snapshot) };
         checked(opened).map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => RbdError::NotFound(name.to_string()),
             _ => failed("open it")(source),
@@ -96,11 +113,16 @@ impl Image {
             name: name.to_string(),
             flight: Arc::default(),
             bytes: AtomicU64::new(0),
+            read_only: options.read_only,
             bytes_max,
             unit: 0,
             pool: Some(pool),
         };
-        image.lock(options.take_over)?;
+        match (options.read_only, &name.snapshot) {
+            (true, Some(_)) => {}
+            (true, None) => image.refuse_in_use()?,
+            (false, _) => image.lock(options.take_over)?,
+        }
         let (mut bytes, mut unit) = (0, 0);
         // SAFETY: an open image and a valid place.
         checked(unsafe { rbd::rbd_get_size(handle, &raw mut bytes) }).map_err(failed("learn its size"))?;
@@ -116,6 +138,10 @@ impl Image {
         self.handle
     }
 
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
     /// Whether aligned ranges of `bytes` are each within one object, to which a write is one transaction.
     pub(crate) fn writes_whole(&self, bytes: usize) -> bool {
         self.unit > 0 && self.unit.is_multiple_of(bytes as u64)
@@ -126,7 +152,7 @@ impl Image {
     }
 
     pub(crate) fn grow(&self, bytes: u64) -> Result<(), DeviceErrorKind> {
-        if bytes > self.bytes_max {
+        if bytes > self.bytes_max || self.read_only {
             return Err(DeviceErrorKind::NoSpace);
         }
         if self.flight.is_fenced() {
@@ -149,8 +175,8 @@ impl Image {
         };
         if let Some(owner) = self.owner_address() {
             // An owner that crashed is not among the watchers once its watch has timed out.
-            if !take_over && self.is_watched_by(&owner)? {
-                return Err(RbdError::AlreadyOpen { image: self.name.clone(), owner: self.owner() });
+            if !take_over && self.watchers()?.contains(&owner) {
+                return Err(RbdError::AlreadyOpen { image: self.name.clone(), owner: self.owner(&owner) });
             }
             self.exclude(&owner)?;
         }
@@ -162,12 +188,22 @@ impl Image {
             }
             Err(Some(libc::EINVAL)) => Err(RbdError::NoLock(self.name.clone())),
             Err(Some(libc::EROFS | libc::EAGAIN | libc::EBUSY)) => {
-                Err(RbdError::AlreadyOpen { image: self.name.clone(), owner: self.owner() })
+                let address = self.owner_address().unwrap_or_else(|| c"an unknown address".to_owned());
+                Err(RbdError::AlreadyOpen { image: self.name.clone(), owner: self.owner(&address) })
             }
             Err(code) => {
                 let source = io::Error::from_raw_os_error(code.unwrap_or(libc::EIO));
                 Err(self.failed("acquire its lock", source))
             }
+        }
+    }
+
+    /// Refuses an image that another client has open. One that crashed is not among the watchers once its
+    /// watch has timed out. librbd does not say who owns an image that is opened for reading.
+    fn refuse_in_use(&self) -> Result<(), RbdError> {
+        match self.watchers()?.first() {
+            Some(client) => Err(RbdError::InUse { image: self.name.clone(), owner: self.owner(client) }),
+            None => Ok(()),
         }
     }
 
@@ -189,23 +225,24 @@ impl Image {
         }
     }
 
-    /// Whether the client at this address has the image open and is alive.
-    fn is_watched_by(&self, address: &CStr) -> Result<bool, RbdError> {
+    /// The addresses of the clients that have the image open for writing and are alive, but for this one.
+    fn watchers(&self) -> Result<Vec<CString>, RbdError> {
         let mut watchers = [const { MaybeUninit::<rbd::rbd_image_watcher_t>::zeroed() }; 64];
         let mut count = watchers.len();
         // SAFETY: an open image and room for `count` watchers.
         let listed =
             unsafe { rbd::rbd_watchers_list(self.handle, watchers.as_mut_ptr().cast(), &raw mut count) };
         checked(listed).map_err(|source| self.failed("list its clients", source))?;
-        let is_it = watchers[..count].iter().any(|watcher| {
+        let addresses = watchers[..count].iter().map(|watcher| {
             // SAFETY: librbd filled in `count` of them.
             let watcher = unsafe { watcher.assume_init_ref() };
             // SAFETY: its address is a string.
-            unsafe { CStr::from_ptr(watcher.addr) == address }
+            unsafe { CStr::from_ptr(watcher.addr) }.to_owned()
         });
+        let addresses = addresses.collect();
         // SAFETY: the strings of these watchers are librbd's.
         unsafe { rbd::rbd_watchers_list_cleanup(watchers.as_mut_ptr().cast(), count) };
-        Ok(is_it)
+        Ok(addresses)
     }
 
     fn failed(&self, what: &'static str, source: io::Error) -> RbdError {
@@ -232,10 +269,9 @@ impl Image {
         Some(owner)
     }
 
-    /// The owner in words.
-    fn owner(&self) -> String {
-        let address = self.owner_address();
-        let address = address.as_deref().map_or("an unknown address".into(), CStr::to_string_lossy);
+    /// The owner at this address in words.
+    fn owner(&self, address: &CStr) -> String {
+        let address = address.to_string_lossy();
         let mut said = vec![0_u8; 256];
         let mut len = said.len();
         // SAFETY: an open image, a string, and `len` bytes of room.
@@ -339,10 +375,6 @@ impl Drop for Closing {
                 tracing::warn!(image = %self.name, %error, "an image was not closed cleanly; its lock lapses by itself");
             }
         }
-        connection.closing.send_modify(|names| {
-            if let Some(at) = names.iter().position(|name| *name == self.name) {
-                names.swap_remove(at);
-            }
-        });
+        connection.closed(&self.name);
     }
 }

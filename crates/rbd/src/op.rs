@@ -59,6 +59,17 @@ pub(crate) fn start(image: &Image, work: Work, bufs: IoBufs) -> RawTransfer {
     if image.flight.is_fenced() {
         return Box::pin(ready((bufs, Err(DeviceErrorKind::Fenced))));
     }
+    // What librbd says to a change of an image that it opened for reading, it says to a fenced owner, too.
+    if image.is_read_only() {
+        match work {
+            Work::Read { .. } => {}
+            Work::Flush => return Box::pin(ready((bufs, Ok(())))),
+            Work::Write { .. } | Work::Discard { .. } => {
+                let error = std::io::Error::from(std::io::ErrorKind::ReadOnlyFilesystem);
+                return Box::pin(ready((bufs, Err(DeviceErrorKind::Io(Arc::new(error))))));
+            }
+        }
+    }
     let (ended, result) = oneshot::channel();
     let iov =
         bufs.iter().map(|buf| iovec { iov_base: buf.ptr().as_ptr().cast(), iov_len: buf.len() }).collect();

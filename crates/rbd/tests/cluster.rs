@@ -233,3 +233,79 @@ async fn a_store_has_its_homes_on_an_image() {
     store.close().await.unwrap();
     tokio::time::timeout(Duration::from_secs(30), cluster.closed()).await.expect("closed");
 }
+
+fn rbd(args: &[&str]) {
+    let ran = Command::new("rbd").args(args).output().unwrap();
+    assert!(ran.status.success(), "{ran:?}");
+}
+
+/// The name of an image, or of its snapshot, as Ceph's tools take it.
+fn ceph_name(name: &ImageName) -> String {
+    name.to_string()["rbd:".len()..].to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_is_read_while_its_image_is_in_use() {
+    let Some(cluster) = cluster().await else { return };
+    let name = image(&cluster, "read").await;
+    let reading =
+        async |name: &ImageName| cluster.open(name.clone(), ImageOptions::default().read_only(true)).await;
+    let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let on = |dir: &tempfile::TempDir| {
+        PageStore::builder().directory(dir.path()).manifest_on_hdd(true).pool_bytes(4 << 20)
+    };
+    let homes = open(&cluster, &name).await.unwrap();
+    let store = on(&dir).hdd_device(Arc::new(homes)).ssd_bytes(0).open().await.unwrap();
+    let space = store.spaces().create("t").await.unwrap();
+    for no in 0..100_u32 {
+        store.allocate(space).await.unwrap()[..4].copy_from_slice(&no.to_le_bytes());
+    }
+    store.sync().await.unwrap();
+    let snapshot: ImageName = format!("{name}@now").parse().unwrap();
+    rbd(&["snap", "create", "--no-progress", &ceph_name(&snapshot)]);
+    store.get_mut(PageId::new(space, 7)).await.unwrap()[..4].fill(0xFF);
+    store.sync().await.unwrap();
+    let in_use = reading(&name).await.unwrap_err();
+    assert!(matches!(in_use, RbdError::InUse { .. }), "{in_use}");
+    let as_owner = open(&cluster, &snapshot).await.unwrap_err();
+    assert!(matches!(as_owner, RbdError::Snapshot(_)), "{as_owner}");
+    let old = reading(&snapshot).await.unwrap();
+    assert!(old.write(0, page(1), IoClass::Clean).await.result.is_err());
+    let old = on(&elsewhere).hdd_device(Arc::new(old)).open_read_only().await.unwrap();
+    for no in 0..100_u32 {
+        assert_eq!(old.get(PageId::new(space, no)).await.unwrap()[..4], no.to_le_bytes());
+    }
+    old.close().await.unwrap();
+    store.close().await.unwrap();
+    cluster.closed().await;
+    let now = reading(&name).await.unwrap();
+    let now = on(&elsewhere).hdd_device(Arc::new(now)).open_read_only().await.unwrap();
+    assert_eq!(now.get(PageId::new(space, 7)).await.unwrap()[..4], [0xFF; 4]);
+    // Who only reads keeps no owner out.
+    drop(open(&cluster, &name).await.unwrap());
+}
+
+#[tokio::test]
+async fn an_opening_that_was_dropped_gives_its_lock_back_before_closed_returns() {
+    let Some(cluster) = cluster().await else { return };
+    let name = image(&cluster, "dropped-opening").await;
+    let other = Cluster::connect(ConnectOptions::default()).await.unwrap();
+    for _ in 0..5 {
+        let opening = tokio::time::timeout(Duration::from_millis(1), open(&cluster, &name));
+        drop(opening.await);
+        cluster.closed().await;
+        drop(open(&other, &name).await.expect("given back"));
+        other.closed().await;
+    }
+}
+
+#[tokio::test]
+async fn an_image_that_was_shrunk_says_so() {
+    let Some(cluster) = cluster().await else { return };
+    let name = image(&cluster, "shrunk").await;
+    let device = open(&cluster, &name).await.unwrap();
+    rbd(&["resize", "--no-progress", "--allow-shrink", "--size", "8M", &ceph_name(&name)]);
+    let completion = device.read(BYTES / 2, page(0), IoClass::Demand).await;
+    let error = completion.result.expect_err("beyond the end").to_string();
+    assert!(error.contains("become shorter"), "{error}");
+}

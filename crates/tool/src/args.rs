@@ -1,7 +1,8 @@
 //! The command line.
 
+use crate::{AskedDevice, Failure, OpenDevice};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use pagetier::{Builder, OpenError, PageStore, SsdMode, parse_bytes};
+use pagetier::{Builder, OpenError, PageStore, SsdMode, device::SharedDevice, parse_bytes};
 use pagetier_subscriber::LogArgs;
 use std::path::{Path, PathBuf};
 
@@ -41,9 +42,13 @@ pub(crate) struct Devices {
     /// The store's directory
     #[arg(env = "PAGETIER_DIR")]
     pub(crate) dir: PathBuf,
-    /// The HDD, if it is not the file `hdd.vol` in the directory
+    /// The HDD, if it is not the file `hdd.vol` in the directory. A directory without a manifest is that of a
+    /// store which has its own there
     #[arg(long)]
     pub(crate) hdd: Option<PathBuf>,
+    /// The HDD, if it is no file.
+    #[arg(skip)]
+    pub(crate) hdd_device: Option<SharedDevice>,
     /// The SSD, if it is not the file `ssd.cache` in the directory
     #[arg(long)]
     pub(crate) ssd: Option<PathBuf>,
@@ -56,13 +61,26 @@ impl Devices {
     /// Options that open the store as it is.
     pub(crate) fn builder(&self) -> Builder {
         let mut builder = PageStore::builder().directory(&self.dir).create(false);
-        if let Some(hdd) = &self.hdd {
+        if let Some(device) = &self.hdd_device {
+            builder = builder.hdd_device(SharedDevice::clone(device));
+        } else if let Some(hdd) = &self.hdd {
             builder = builder.hdd(hdd);
+        }
+        if self.hdd.is_some() && !self.dir.join("manifest.json").exists() {
+            builder = builder.manifest_on_hdd(true);
         }
         if let Some(ssd) = &self.ssd {
             builder = builder.ssd(ssd);
         }
         builder.pool_bytes(self.memory_mib << 20)
+    }
+
+    /// Opens the HDD if it is neither a file nor a block device.
+    pub(crate) fn open_hdd(&mut self, read_only: bool, open: OpenDevice) -> Result<(), Failure> {
+        if let Some(hdd) = &self.hdd {
+            self.hdd_device = device(hdd, read_only, open)?;
+        }
+        Ok(())
     }
 
     /// Where the HDD is.
@@ -84,6 +102,18 @@ impl Devices {
     pub(crate) async fn opens_with(&self, path: &Path) -> bool {
         self.builder().ssd(path).open_read_only().await.is_ok()
     }
+}
+
+/// The device of that name, if it is neither a file nor a block device.
+pub(crate) fn device(
+    name: &Path,
+    read_only: bool,
+    open: OpenDevice,
+) -> Result<Option<SharedDevice>, Failure> {
+    let name = name.to_string_lossy().into_owned();
+    // A path with a colon is told from a device by its slash before it.
+    let is_device = name.split_once(':').is_some_and(|(kind, _)| !kind.is_empty() && !kind.contains('/'));
+    is_device.then(|| open(&AskedDevice { name, read_only })).transpose()
 }
 
 /// The location of a store, whose SSD may be lost.
@@ -413,4 +443,47 @@ pub(crate) enum Command {
         #[arg(long, requires = "write")]
         from: Option<PathBuf>,
     },
+}
+
+impl Command {
+    /// Where the store of a command is, if it opens one.
+    pub(crate) fn devices(&mut self) -> Option<&mut Devices> {
+        match self {
+            Self::Inspect(place)
+            | Self::Verify(place)
+            | Self::Why { place, .. }
+            | Self::Drain { place, .. }
+            | Self::SetMode { place, .. }
+            | Self::Shrink { place, .. }
+            | Self::ExportHot { place, .. }
+            | Self::Backup { place, .. }
+            | Self::Repair { place, .. } => Some(&mut place.at),
+            Self::Stat { at, .. } => at.as_mut(),
+            Self::Attach { at, .. }
+            | Self::Readmit(at)
+            | Self::ReplaceSsd { at, .. }
+            | Self::Scrub { at, .. }
+            | Self::SetPolicy { at, .. }
+            | Self::SetBudget { at, .. }
+            | Self::ResizePool { at, .. } => Some(at),
+            Self::Top { .. }
+            | Self::Calibrate { .. }
+            | Self::WhatIf { .. }
+            | Self::Backups { .. }
+            | Self::Restore { .. } => None,
+        }
+    }
+
+    /// Whether a command writes nothing to the store.
+    pub(crate) fn reads_only(&self) -> bool {
+        matches!(
+            self,
+            Self::Inspect(_)
+                | Self::Verify(_)
+                | Self::Stat { .. }
+                | Self::Why { .. }
+                | Self::ExportHot { .. }
+                | Self::Repair { write: false, .. }
+        )
+    }
 }

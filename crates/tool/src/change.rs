@@ -2,7 +2,7 @@
 
 use crate::args::Place;
 use crate::{Failure, show};
-use pagetier::{Builder, PageStore, backup::BackupOptions};
+use pagetier::{Builder, PageStore, backup::BackupOptions, device::SharedDevice};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -41,14 +41,17 @@ pub(crate) async fn backup(
 /// Options of the store that a restore makes.
 pub(crate) fn new_store(
     dir: &Path,
-    hdd: Option<PathBuf>,
+    hdd: Option<(PathBuf, Option<SharedDevice>)>,
     ssd: Option<PathBuf>,
     ssd_mib: Option<u64>,
 ) -> Builder {
     let mut builder = PageStore::builder().directory(dir).ssd_bytes(ssd_mib.unwrap_or(0) << 20);
-    if let Some(hdd) = hdd {
-        builder = builder.hdd(hdd);
-    }
+    builder = match hdd {
+        // With its manifest: nothing of the store is to be on this machine alone.
+        Some((_, Some(device))) => builder.hdd_device(device).manifest_on_hdd(true),
+        Some((path, None)) => builder.hdd(path),
+        None => builder,
+    };
     if let Some(ssd) = ssd {
         builder = builder.ssd(ssd);
     }

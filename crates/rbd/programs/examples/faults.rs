@@ -7,6 +7,7 @@ mod devices;
 use clap::Parser;
 use pagetier_ghost::LineChart;
 use pagetier_kv::{Kv, Options};
+use pagetier_rbd::ImageOptions;
 use pagetier_subscriber::LogArgs;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -96,8 +97,8 @@ fn main() -> ExitCode {
 fn run(cli: &Cli, runtime: &tokio::runtime::Runtime) -> Result<(), Failure> {
     let open = || -> Result<Kv, Failure> {
         // Outside of the runtime: they are opened on one of their own.
-        let home = devices::open(&cli.home, false, Some(64 << 20))?;
-        let log = devices::open(&cli.log_device, false, Some(512 << 20))?;
+        let home = devices::open(&cli.home, ImageOptions::default(), Some(64 << 20))?;
+        let log = devices::open(&cli.log_device, ImageOptions::default(), Some(512 << 20))?;
         let options = Options::new(&cli.dir).hdd_device(home).log_device(log).log_bytes(8 << 20);
         // Outages are longer than a lease, which would suspend the store.
         let options = options.lease(Duration::ZERO);

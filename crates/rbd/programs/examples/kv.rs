@@ -3,10 +3,14 @@
 
 mod devices;
 
+use pagetier_rbd::ImageOptions;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let code = pagetier_kv::cli::main(|asked| devices::open(&asked.name, asked.take_over, asked.new_bytes));
+    let code = pagetier_kv::cli::main(|asked| {
+        let options = ImageOptions::default().take_over(asked.take_over);
+        devices::open(&asked.name, options, asked.new_bytes)
+    });
     devices::close();
     code
 }

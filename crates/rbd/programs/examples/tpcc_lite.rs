@@ -3,10 +3,12 @@
 
 mod devices;
 
+use pagetier_rbd::ImageOptions;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let code = pagetier_tpcc::main(|name, new_bytes| devices::open(name, false, Some(new_bytes)));
+    let code =
+        pagetier_tpcc::main(|name, new_bytes| devices::open(name, ImageOptions::default(), Some(new_bytes)));
     devices::close();
     code
 }

@@ -6,6 +6,9 @@ use std::error::Error;
 use std::sync::{Arc, OnceLock};
 use tokio::runtime::Runtime;
 
+/// The variable of the environment that names the cluster's user, without `client.`; `admin` by default.
+const USER: &str = "PAGETIER_CEPH_USER";
+
 /// The connection, and the runtime on which images are opened and closed.
 static CONNECTED: OnceLock<(Runtime, Cluster)> = OnceLock::new();
 
@@ -15,24 +18,27 @@ fn connected() -> Result<&'static (Runtime, Cluster), Box<dyn Error + Send + Syn
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     // Without a limit an operation waits until the cluster has carried it out.
-    let cluster = runtime.block_on(Cluster::connect(ConnectOptions::default()))?;
+    let options = match std::env::var(USER) {
+        Ok(user) => ConnectOptions::default().user(user),
+        Err(_) => ConnectOptions::default(),
+    };
+    let cluster = runtime.block_on(Cluster::connect(options))?;
     Ok(CONNECTED.get_or_init(|| (runtime, cluster)))
 }
 
 /// Opens the image `rbd:POOL/IMAGE`; creates it with `new_bytes`, if given, where it is missing.
 pub(crate) fn open(
     name: &str,
-    take_over: bool,
+    options: ImageOptions,
     new_bytes: Option<u64>,
 ) -> Result<SharedDevice, Box<dyn Error + Send + Sync>> {
     let (runtime, cluster) = connected()?;
     let image: ImageName = name.parse()?;
-    let options = || ImageOptions::default().take_over(take_over);
     let opened = runtime.block_on(async {
-        match (cluster.open(image.clone(), options()).await, new_bytes) {
+        match (cluster.open(image.clone(), options.clone()).await, new_bytes) {
             (Err(RbdError::NotFound(_)), Some(bytes)) => {
                 cluster.create(image.clone(), bytes).await?;
-                cluster.open(image.clone(), options()).await
+                cluster.open(image.clone(), options).await
             }
             (opened, _) => opened,
         }
