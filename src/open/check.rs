@@ -250,8 +250,10 @@ impl Config {
         let mut needs = LogNeeds::default();
         needs.recorded = manifest.log.map(Into::into);
         needs.ownership = manifest.epoch + 1;
-        // Also of an opening that a crash ended before it recorded its log.
-        let has_lost = manifest.loss.is_some() || manifest.ssd_redo_from.is_some();
+        // Also of an opening that a crash ended before it recorded its log, but not if a position of its
+        // log may be known: LSNs must not begin below it. The loss of an SSD without a page names none.
+        let of_pages = |loss: &OnlyCopies| !loss.runs.is_empty() || loss.redo_from.is_some();
+        let has_lost = manifest.loss.as_ref().is_some_and(of_pages) || manifest.ssd_redo_from.is_some();
         needs.is_new = manifest.is_unused() || manifest.spaces.is_empty() && !has_lost;
         needs.named_in_pages = manifest.spaces.iter().any(|space| space.name == LOG_SPACE);
         let known = manifest.loss.clone();

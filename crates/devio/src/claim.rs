@@ -8,6 +8,7 @@
 //! in time: it then *lapses* unless it is renewed, and holds again once it is. Time in which the process or
 //! the machine was stopped counts, so one that resumes has lapsed before it does anything else.
 
+use crate::DeviceErrorKind;
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -40,6 +41,8 @@ struct State {
     is_last: AtomicBool,
     clock: Clock,
     changed: Notify,
+    /// Why the volume did not say who owns it, when it was asked last.
+    refusal: Mutex<Option<DeviceErrorKind>>,
     listeners: Mutex<Vec<Weak<dyn OnChange>>>,
 }
 
@@ -50,6 +53,7 @@ impl Default for State {
             is_last: AtomicBool::new(false),
             clock: boot_time,
             changed: Notify::new(),
+            refusal: Mutex::default(),
             listeners: Mutex::default(),
         }
     }
@@ -147,14 +151,27 @@ impl Claim {
     }
 
     /// Waits until it holds, or has ended. Cancel-safe.
-    pub async fn confirmed(&self) {
+    ///
+    /// # Errors
+    /// It has lapsed, and the volume refuses to say who owns it ([`Claim::refused`]).
+    pub async fn confirmed(&self) -> Result<(), DeviceErrorKind> {
         while self.has_lapsed() {
             crate::listen!(changed = self.0.changed);
-            if !self.has_lapsed() {
-                return;
+            let refusal = self.0.refusal.lock().clone();
+            match refusal.filter(|_| self.has_lapsed()) {
+                Some(refusal) => return Err(refusal),
+                None if self.has_lapsed() => changed.await,
+                None => {}
             }
-            changed.await;
         }
+        Ok(())
+    }
+
+    /// Notes with what error the volume answered the last question who owns it; `None`: it is being asked, or
+    /// has answered.
+    pub fn refused(&self, with: Option<DeviceErrorKind>) {
+        *self.0.refusal.lock() = with;
+        self.0.changed.notify_waiters();
     }
 
     /// Ends it: the volume has another owner.
@@ -275,11 +292,38 @@ mod tests {
         tokio::task::yield_now().await;
         assert!(!waiting.is_finished());
         claim.renew(claim.now(), length);
-        waiting.await.unwrap();
+        waiting.await.unwrap().expect("confirmed");
         assert!(claim.holds() && volume.holds());
         volume.end();
         claim.renew(claim.now(), length);
         assert!(claim.has_ended() && !claim.holds() && !claim.has_lapsed());
-        claim.confirmed().await;
+        claim.confirmed().await.expect("it has ended");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_a_volume_that_answers_with_errors_gets_the_error() {
+        let claim = Claim::in_tokio_time().of_user();
+        let length = Duration::from_secs(3);
+        claim.limit(claim.now(), length);
+        claim.refused(Some(DeviceErrorKind::Gone));
+        claim.confirmed().await.expect("it holds");
+        claim.refused(None);
+        tokio::time::advance(length).await;
+        let wait = || {
+            let claim = claim.clone();
+            tokio::spawn(async move { claim.confirmed().await })
+        };
+        let waiting = wait();
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished(), "the volume has not answered");
+        claim.refused(Some(DeviceErrorKind::Gone));
+        assert!(matches!(waiting.await.unwrap(), Err(DeviceErrorKind::Gone)));
+        assert!(matches!(wait().await.unwrap(), Err(DeviceErrorKind::Gone)));
+        claim.refused(None);
+        let waiting = wait();
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished(), "it is asked again");
+        claim.renew(claim.now(), length);
+        waiting.await.unwrap().expect("confirmed");
     }
 }

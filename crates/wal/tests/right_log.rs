@@ -445,3 +445,23 @@ async fn a_log_that_has_lost_the_record_of_a_free_is_refused() {
         assert_eq!(read(&db, no).await, 1, "page {no}");
     }
 }
+
+/// Openers that crash before the store has recorded its log, each on an SSD of its own, as machines that race
+/// for a new store. The loss of an SSD that had no page tells nothing of the log.
+#[tokio::test]
+async fn a_store_that_lost_its_ssd_before_it_had_a_page_is_new() {
+    let dir = tempfile::tempdir().unwrap();
+    for _ in 0..2 {
+        let wal = Wal::open(&dir.path().join("log"), options()).unwrap();
+        let opened = builder(dir.path()).accept_ssd_loss(true).log_gate(wal.gate()).open().await;
+        drop(opened.unwrap());
+        fs::remove_file(dir.path().join("pages/ssd.cache")).unwrap();
+    }
+    let store = builder(dir.path()).accept_ssd_loss(true);
+    let db = LoggedStore::open(store, dir.path().join("log"), options()).await.unwrap();
+    assert!(db.wal().is_new(), "it begins at {}", db.wal().end());
+    put(&db, 0, 7).await;
+    drop(db);
+    let db = open(dir.path()).await.unwrap();
+    assert_eq!(read(&db, 0).await, 7);
+}
