@@ -179,9 +179,11 @@ impl SimDevice {
         self.shared.state.lock().faults.push(fault);
     }
 
-    /// Clears the plan of faults.
+    /// Clears the plan of faults. What began before may still fail.
     pub fn clear_faults(&self) {
-        self.shared.state.lock().faults.clear();
+        let mut state = self.shared.state.lock();
+        state.faults.clear();
+        state.blocked = None;
     }
 
     /// Makes the device vanish (every operation fails with [`DeviceErrorKind::Gone`]), or come back with its

@@ -322,6 +322,10 @@ impl<'a> Life<'a> {
     /// that it refuses.
     async fn after_faults(&self, probe: &Probe, store: &PageStore) -> Result<(), String> {
         probe.clear_faults();
+        if self.faults.iter().any(Planned::blocks) {
+            // What began while the device blocked still waits, and may fail.
+            tokio::time::sleep(Duration::from_secs(60)).await;
+        }
         let reports = || {
             let ssd = store.stats().ssd;
             !self.passes(probe) && (ssd.refusing.is_some() || ssd.ssd_error.is_some())

@@ -138,6 +138,12 @@ impl Planned {
         Self::device(rng.random_bool(0.5), kind, fault)
     }
 
+    /// Whether the fault keeps operations waiting.
+    pub(super) fn blocks(&self) -> bool {
+        let blocks = |fault: &Fault| matches!(fault.effect, FaultEffect::Blocked { .. });
+        matches!(&self.on, On::Device { fault, .. } if blocks(fault))
+    }
+
     /// Whether the fault may lose a home write without an error.
     pub(super) fn loses_home_writes(&self) -> bool {
         let loses = |fault: &Fault| matches!(fault.effect, FaultEffect::Lost | FaultEffect::Misdirected(_));
