@@ -1,6 +1,6 @@
 //! Determines what the SSD holds after a crash: a pure merge of checkpoint, zone slots, journal and ring.
 //!
-//! `docs/recovery.md` argues that this loses nothing and resurrects nothing.
+//! `docs/proof.md` argues that this loses nothing and resurrects nothing.
 
 use crate::format::journal::{Backing, Block};
 use crate::format::map::{Entry, MapBody};
