@@ -4,10 +4,10 @@ use crate::fixture::{Fixture, PAGE, POOL_BYTES, RING_PAGES, SSD_PAGES, grown, re
 use pagetier::{
     Builder, DrainOptions, Error, OpenError, PageId, PageSize, PageStore, SpaceId, SsdEvent, SsdMode,
 };
-use pagetier_devio::{Fault, FaultEffect, IoOp, SharedDevice, SimDevice, SimPower, SimSeat};
+use pagetier_devio::{Fault, FaultEffect, SharedDevice, SimDevice, SimPower, SimSeat};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 /// Pages that are in memory after this.
 async fn in_memory(store: &PageStore, space: SpaceId) -> Vec<PageId> {
@@ -179,30 +179,6 @@ async fn a_store_closes_or_is_dropped_while_its_volume_does_not_answer() {
         let store = on(&Arc::new(SimSeat::new(&volume)), "second").open().await.unwrap();
         let found = read(&store, space, 0).await.unwrap();
         assert!(found == 4 || found == 1 && !closes, "{found}");
-    }
-}
-
-/// Such a volume confirms no owner, ever, or only later.
-#[tokio::test(start_paused = true)]
-async fn calls_do_not_wait_for_a_volume_that_answers_with_errors() {
-    for passes in [true, false] {
-        let Machines { volume, store, space, .. } = owned().await;
-        store.ssd().set_mode(SsdMode::WriteThrough).await.unwrap();
-        write(&store, space, 0, 4).await.unwrap();
-        volume.inject(Fault::new(FaultEffect::Gone).on(IoOp::Read));
-        volume.inject(Fault::new(FaultEffect::Gone).on(IoOp::Write));
-        sleep(2 * LEASE).await;
-        assert!(!store.is_owner());
-        let synced = timeout(LEASE, store.sync()).await.expect("it waits for the volume");
-        synced.unwrap_err();
-        if passes {
-            volume.clear_faults();
-            sleep(LEASE).await;
-            assert!(store.is_owner());
-            assert_eq!(read(&store, space, 0).await.unwrap(), 4);
-        }
-        let closed = timeout(4 * LEASE, store.close()).await.expect("it waits for the volume");
-        assert!(passes || closed.is_err());
     }
 }
 

@@ -182,10 +182,10 @@ impl Builder {
     /// that no other machine has opened the HDD, which it does after a third of that time, by a read of 8
     /// KiB. A former owner serves pages that may be older than the new owner's for at most so long. While the
     /// HDD does not answer in time, requests fail with [`Error::Fenced`](crate::Error::Fenced), in memory or
-    /// not, and operations of the HDD wait; they continue once it confirms the owner, and fail if it answers
-    /// with an error. A request for a page in memory reads the system's clock. Zero: without limit. Default:
-    /// 10 s on a device that knows of other owners ([`Device::claim`](crate::device::Device::claim)), none on
-    /// others, such as files and block devices: set it for a network volume.
+    /// not, and operations of the HDD wait; they continue once it confirms the owner. A request for a page in
+    /// memory reads the system's clock. Zero: without limit. Default: 10 s on
+    /// a device that knows of other owners ([`Device::claim`](crate::device::Device::claim)), none on others,
+    /// such as files and block devices: set it for a network volume.
     ///
     /// It takes nothing from a former owner whose operations the volume still lets through: what was under
     /// way when it was stopped may be written when it resumes. A volume that refuses them is safe, such as an

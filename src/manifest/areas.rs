@@ -284,7 +284,7 @@ impl Areas {
 
     /// Refuses to write over what another owner may have written.
     async fn check_owner(&self) -> Result<()> {
-        self.claim.confirmed().await.map_err(Error::other)?;
+        self.claim.confirmed().await;
         if self.claim.holds() { Ok(()) } else { Err(Error::other(FENCED)) }
     }
 

@@ -4,8 +4,7 @@
 //! before it serves or writes a page ([`commit`](crate::open)). So an owner that reads a later one has
 //! lost the volume, and one that reads its own had not when it asked: it serves pages for the length of the
 //! lease from then on, and asks again after a third of it. Without an answer in time the claim lapses: the
-//! store serves nothing, and the operations of its HDD wait, until there is one. An HDD that answers with an
-//! error does not keep them waiting: they fail with that error.
+//! store serves nothing, and the operations of its HDD wait, until there is one.
 //!
 //! The durations are those of the own machine, time in which it was suspended included. No clock is compared
 //! with another machine's.
@@ -100,15 +99,11 @@ impl Owner {
         while !self.claim.has_ended() {
             self.unless_lapsed(&mut lapsed, sleep(length / 3)).await;
             let asked = self.claim.now();
-            self.claim.refused(None);
             match self.unless_lapsed(&mut lapsed, self.look()).await {
                 Ok(Some(true)) => self.claim.renew(asked, length),
                 Ok(Some(false)) => self.claim.end(),
                 Ok(None) => tracing::debug!("the HDD's superblock does not say who owns the volume"),
-                Err(error) => {
-                    tracing::debug!(%error, "the HDD does not say who owns the volume");
-                    self.claim.refused(Some(error.kind));
-                }
+                Err(error) => tracing::debug!(%error, "the HDD does not say who owns the volume"),
             }
             if lapsed && self.claim.holds() {
                 lapsed = false;

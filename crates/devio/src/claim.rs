@@ -8,7 +8,6 @@
 //! in time: it then *lapses* unless it is renewed, and holds again once it is. Time in which the process or
 //! the machine was stopped counts, so one that resumes has lapsed before it does anything else.
 
-use crate::DeviceErrorKind;
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -41,8 +40,6 @@ struct State {
     is_last: AtomicBool,
     clock: Clock,
     changed: Notify,
-    /// Why the volume did not say who owns it, when it was asked last.
-    refusal: Mutex<Option<DeviceErrorKind>>,
     listeners: Mutex<Vec<Weak<dyn OnChange>>>,
 }
 
@@ -53,7 +50,6 @@ impl Default for State {
             is_last: AtomicBool::new(false),
             clock: boot_time,
             changed: Notify::new(),
-            refusal: Mutex::default(),
             listeners: Mutex::default(),
         }
     }
@@ -151,27 +147,14 @@ impl Claim {
     }
 
     /// Waits until it holds, or has ended. Cancel-safe.
-    ///
-    /// # Errors
-    /// It has lapsed, and the volume refuses to say who owns it ([`Claim::refused`]).
-    pub async fn confirmed(&self) -> Result<(), DeviceErrorKind> {
+    pub async fn confirmed(&self) {
         while self.has_lapsed() {
             crate::listen!(changed = self.0.changed);
-            let refusal = self.0.refusal.lock().clone();
-            match refusal.filter(|_| self.has_lapsed()) {
-                Some(refusal) => return Err(refusal),
-                None if self.has_lapsed() => changed.await,
-                None => {}
+            if !self.has_lapsed() {
+                return;
             }
+            changed.await;
         }
-        Ok(())
-    }
-
-    /// Notes with what error the volume answered the last question who owns it; `None`: it is being asked, or
-    /// has answered.
-    pub fn refused(&self, with: Option<DeviceErrorKind>) {
-        *self.0.refusal.lock() = with;
-        self.0.changed.notify_waiters();
     }
 
     /// Ends it: the volume has another owner.
@@ -292,38 +275,11 @@ mod tests {
         tokio::task::yield_now().await;
         assert!(!waiting.is_finished());
         claim.renew(claim.now(), length);
-        waiting.await.unwrap().expect("confirmed");
+        waiting.await.unwrap();
         assert!(claim.holds() && volume.holds());
         volume.end();
         claim.renew(claim.now(), length);
         assert!(claim.has_ended() && !claim.holds() && !claim.has_lapsed());
-        claim.confirmed().await.expect("it has ended");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn who_waits_for_a_volume_that_answers_with_errors_gets_the_error() {
-        let claim = Claim::in_tokio_time().of_user();
-        let length = Duration::from_secs(3);
-        claim.limit(claim.now(), length);
-        claim.refused(Some(DeviceErrorKind::Gone));
-        claim.confirmed().await.expect("it holds");
-        claim.refused(None);
-        tokio::time::advance(length).await;
-        let wait = || {
-            let claim = claim.clone();
-            tokio::spawn(async move { claim.confirmed().await })
-        };
-        let waiting = wait();
-        tokio::task::yield_now().await;
-        assert!(!waiting.is_finished(), "the volume has not answered");
-        claim.refused(Some(DeviceErrorKind::Gone));
-        assert!(matches!(waiting.await.unwrap(), Err(DeviceErrorKind::Gone)));
-        assert!(matches!(wait().await.unwrap(), Err(DeviceErrorKind::Gone)));
-        claim.refused(None);
-        let waiting = wait();
-        tokio::task::yield_now().await;
-        assert!(!waiting.is_finished(), "it is asked again");
-        claim.renew(claim.now(), length);
-        waiting.await.unwrap().expect("confirmed");
+        claim.confirmed().await;
     }
 }

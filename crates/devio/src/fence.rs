@@ -59,11 +59,8 @@ impl Fence {
     }
 }
 
-type Confirmed = Result<(), DeviceErrorKind>;
-
 /// A device behind a fence. Operations wait while its claim has lapsed: nothing may be written, or read,
-/// before it is certain that no other owner has. If the device answers that question with an error, they fail
-/// with it.
+/// before it is certain that no other owner has.
 #[derive(Clone, Debug)]
 struct FencedDevice {
     fence: Fence,
@@ -79,7 +76,7 @@ impl FencedDevice {
             true => DeviceErrorKind::Closed,
             false => owner.refusal(),
         };
-        self.error(Spot { op, offset, len }, kind)
+        Spot { op, offset, len }.error(&Arc::from(self.inner.name()), kind)
     }
 
     /// Starts an operation, unless the fence is closed or the volume has another owner.
@@ -107,11 +104,7 @@ impl FencedDevice {
     ) -> IoFuture {
         // The span begins here, at the outermost device of a store, so that it includes a refusal.
         let operation = self.operation(op, class, offset, total_len(&bufs));
-        let begin = move |this: &Self, confirmed: Confirmed| {
-            if let Err(kind) = confirmed {
-                let error = this.error(Spot { op, offset, len: total_len(&bufs) }, kind);
-                return refused(bufs, error);
-            }
+        let begin = move |this: &Self| {
             let mut bufs = Some(bufs);
             // The fence is held only for the start. Once started, an operation is counted as in flight,
             // and a leaving store waits for that count.
@@ -132,32 +125,25 @@ impl FencedDevice {
         start: impl FnOnce(&dyn Device) -> DoneFuture + Send + 'static,
     ) -> DoneFuture {
         let (op, offset, len) = (operation.op, operation.offset, operation.bytes);
-        let begin = move |this: &Self, confirmed: Confirmed| {
-            if let Err(kind) = confirmed {
-                return Box::pin(ready(Err(this.error(Spot { op, offset, len }, kind)))) as DoneFuture;
-            }
+        let begin = move |this: &Self| {
             let started = this.while_owned(|| start(&*this.inner));
             started.unwrap_or_else(|| Box::pin(ready(Err(this.closed(op, offset, len)))))
         };
         operation.run(|| self.once_confirmed(begin), |result| result)
     }
 
-    fn error(&self, spot: Spot, kind: DeviceErrorKind) -> DeviceError {
-        spot.error(&Arc::from(self.inner.name()), kind)
-    }
-
-    /// Starts an operation at once, or once a claim that has lapsed is renewed, ends or cannot be confirmed.
+    /// Starts an operation at once, or once a claim that has lapsed is renewed or ends.
     fn once_confirmed<T: Send + 'static>(
         &self,
-        begin: impl FnOnce(&Self, Confirmed) -> Boxed<'static, T> + Send + 'static,
+        begin: impl FnOnce(&Self) -> Boxed<'static, T> + Send + 'static,
     ) -> Boxed<'static, T> {
         if !self.claim.has_lapsed() {
-            return begin(self, Ok(()));
+            return begin(self);
         }
         let this = self.clone();
         Box::pin(async move {
-            let confirmed = this.claim.confirmed().await;
-            begin(&this, confirmed).await
+            this.claim.confirmed().await;
+            begin(&this).await
         })
     }
 }

@@ -66,6 +66,11 @@ pub enum RbdError {
     },
 }
 
+/// The error of a change of an image that was opened for reading.
+pub(crate) fn read_only() -> DeviceErrorKind {
+    DeviceErrorKind::Io(Arc::new(io::ErrorKind::ReadOnlyFilesystem.into()))
+}
+
 /// A result of librbd or librados: negative values are errors.
 pub(crate) fn checked(code: c_int) -> Result<c_int, io::Error> {
     if code < 0 { Err(io::Error::from_raw_os_error(-code)) } else { Ok(code) }
@@ -78,9 +83,12 @@ pub(crate) fn kind_of(errno: c_int) -> DeviceErrorKind {
         libc::ESHUTDOWN | libc::EROFS => DeviceErrorKind::Fenced,
         libc::ENOSPC | libc::EDQUOT => DeviceErrorKind::NoSpace,
         libc::EINVAL => {
-            let why = "the cluster calls it invalid, as it does once the image has become shorter or has lost its \
-                       feature exclusive-lock while it was open";
-            DeviceErrorKind::Io(Arc::new(io::Error::other(why)))
+            let why = format!(
+                "{}; so the cluster says once the image has become shorter, or has lost its feature \
+                 exclusive-lock, while it was open",
+                io::Error::from_raw_os_error(libc::EINVAL)
+            );
+            DeviceErrorKind::Io(Arc::new(io::Error::new(io::ErrorKind::InvalidInput, why)))
         }
         // The image or its pool was removed.
         libc::ENOENT | libc::ENODEV | libc::ENXIO => DeviceErrorKind::Gone,

@@ -1,7 +1,7 @@
 //! An open image and its lock.
 
 use crate::connection::{Connection, Pool, c_string};
-use crate::error::{checked, kind_of};
+use crate::error::{checked, kind_of, read_only};
 use crate::flight::Flight;
 use crate::{ImageName, RbdError};
 use libc::c_int;
@@ -152,8 +152,11 @@ impl Image {
     }
 
     pub(crate) fn grow(&self, bytes: u64) -> Result<(), DeviceErrorKind> {
-        if bytes > self.bytes_max || self.read_only {
+        if bytes > self.bytes_max {
             return Err(DeviceErrorKind::NoSpace);
+        }
+        if self.read_only {
+            return Err(read_only());
         }
         if self.flight.is_fenced() {
             return Err(DeviceErrorKind::Fenced);
@@ -225,7 +228,8 @@ impl Image {
         }
     }
 
-    /// The addresses of the clients that have the image open for writing and are alive, but for this one.
+    /// The addresses of the clients that have the image open for writing and are alive. librbd leaves this
+    /// one out.
     fn watchers(&self) -> Result<Vec<CString>, RbdError> {
         let mut watchers = [const { MaybeUninit::<rbd::rbd_image_watcher_t>::zeroed() }; 64];
         let mut count = watchers.len();

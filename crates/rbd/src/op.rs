@@ -1,6 +1,6 @@
 //! One operation inside librbd.
 
-use crate::error::kind_of;
+use crate::error::{kind_of, read_only};
 use crate::flight::Flight;
 use crate::image::Image;
 use libc::{c_int, c_void, iovec};
@@ -65,8 +65,7 @@ pub(crate) fn start(image: &Image, work: Work, bufs: IoBufs) -> RawTransfer {
             Work::Read { .. } => {}
             Work::Flush => return Box::pin(ready((bufs, Ok(())))),
             Work::Write { .. } | Work::Discard { .. } => {
-                let error = std::io::Error::from(std::io::ErrorKind::ReadOnlyFilesystem);
-                return Box::pin(ready((bufs, Err(DeviceErrorKind::Io(Arc::new(error))))));
+                return Box::pin(ready((bufs, Err(read_only()))));
             }
         }
     }

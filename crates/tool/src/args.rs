@@ -42,8 +42,8 @@ pub(crate) struct Devices {
     /// The store's directory
     #[arg(env = "PAGETIER_DIR")]
     pub(crate) dir: PathBuf,
-    /// The HDD, if it is not the file `hdd.vol` in the directory. A directory without a manifest is that of a
-    /// store which has its own there
+    /// The HDD, if it is not the file `hdd.vol` in the directory; a name with a colon and no slash before it
+    /// is a device such as rbd:POOL/IMAGE. If the directory has no manifest, the HDD has it
     #[arg(long)]
     pub(crate) hdd: Option<PathBuf>,
     /// The HDD, if it is no file.
@@ -484,6 +484,11 @@ impl Command {
                 | Self::Why { .. }
                 | Self::ExportHot { .. }
                 | Self::Repair { write: false, .. }
+                // At rest they only say that they need a running store.
+                | Self::Scrub { .. }
+                | Self::SetPolicy { .. }
+                | Self::SetBudget { .. }
+                | Self::ResizePool { .. }
         )
     }
 }

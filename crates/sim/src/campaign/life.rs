@@ -322,17 +322,15 @@ impl<'a> Life<'a> {
     /// that it refuses.
     async fn after_faults(&self, probe: &Probe, store: &PageStore) -> Result<(), String> {
         probe.clear_faults();
-        if self.faults.iter().any(Planned::blocks) {
-            // What began while the device blocked still waits, and may fail.
-            tokio::time::sleep(Duration::from_secs(60)).await;
-        }
         let reports = || {
             let ssd = store.stats().ssd;
             !self.passes(probe) && (ssd.refusing.is_some() || ssd.ssd_error.is_some())
         };
         // A call of the life that was dropped may still be switching the SSD off: the error that a `sync` met
-        // before that is no longer reported after it, and the next one succeeds.
-        for ends_with_it in [reports(), false] {
+        // before that is no longer reported after it, and the next one succeeds. And what began while a
+        // device blocked still waits, and may fail.
+        let blocked = self.faults.iter().any(Planned::blocks);
+        for ends_with_it in [reports() || blocked, false] {
             let promise = probe.model.lock().promise(u32::MAX);
             match store.sync().await {
                 Ok(()) => {
@@ -340,7 +338,7 @@ impl<'a> Life<'a> {
                     break;
                 }
                 Err(_) if reports() => break,
-                Err(_) if ends_with_it => {}
+                Err(_) if ends_with_it => tokio::time::sleep(Duration::from_secs(60)).await,
                 Err(error) => return Err(format!("the faults are over, but sync fails: {error}")),
             }
         }

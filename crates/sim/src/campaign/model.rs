@@ -234,11 +234,10 @@ pub(super) struct Model {
 }
 
 impl Model {
-    /// Whether a home write may have failed: a discarded page whose home it tore may be reported as corrupt
-    /// instead of missing. (One that the ring backed is tried once more; one that a slot backed is not, since
-    /// the slot goes with the page.)
+    /// Whether a home write and its retry may have failed: a discarded page whose home they tore is not
+    /// repaired, and may be reported as corrupt instead of missing.
     pub(super) const fn torn_homes(&self) -> bool {
-        self.failed_home_writes > 0
+        self.failed_home_writes > 1
     }
 
     /// The model of a store whose versions start after `version`, above those of any other store.

@@ -4,7 +4,11 @@ use pagetier::device::SharedDevice;
 use pagetier_rbd::{Cluster, ConnectOptions, ImageName, ImageOptions, RbdError};
 use std::error::Error;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::runtime::Runtime;
+
+/// How long a program waits for the locks to be given back; then they lapse by themselves.
+const CLOSE_MAX: Duration = Duration::from_secs(30);
 
 /// The variable of the environment that names the cluster's user, without `client.`; `admin` by default.
 const USER: &str = "PAGETIER_CEPH_USER";
@@ -49,6 +53,7 @@ pub(crate) fn open(
 /// Gives the locks of the images back: without that they lapse after 30 s.
 pub(crate) fn close() {
     if let Some((runtime, cluster)) = CONNECTED.get() {
-        runtime.block_on(cluster.closed());
+        // A cluster that does not answer keeps no program from ending.
+        let _ = runtime.block_on(async { tokio::time::timeout(CLOSE_MAX, cluster.closed()).await });
     }
 }
