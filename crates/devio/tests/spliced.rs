@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
 
-/// A window alone has no statistics of its own, so it does not conform: the rest of the module's tests are
-/// of it, too.
+/// Of a window alone, which has no statistics of its own, the unit tests say what it does.
 #[tokio::test]
 async fn a_device_conforms_with_a_window_in_it() {
     let hdd: SharedDevice = Arc::new(MemoryDevice::new("hdd", 32 * MIB));

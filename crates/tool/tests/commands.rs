@@ -56,6 +56,48 @@ fn what_only_looks_writes_nothing_even_after_a_crash() {
     }
 }
 
+/// The directory of such a store has no manifest, and another one will do.
+#[test]
+fn a_store_whose_manifest_is_on_the_hdd_is_named_by_its_hdd() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (at, volume, elsewhere, chain) = (path("store"), path("volume"), path("elsewhere"), path("chain"));
+    runtime().block_on(async {
+        let builder = PageStore::builder().directory(&at).hdd(&volume).manifest_on_hdd(true);
+        let store = builder.ssd_bytes(8 << 20).pool_bytes(8 << 20).open().await.unwrap();
+        let space = store.spaces().create("t").await.unwrap();
+        write(&store, space, 1).await;
+        store.close().await.unwrap();
+    });
+    std::fs::create_dir(&elsewhere).unwrap();
+    for command in ["inspect", "verify", "stat", "repair", "drain"] {
+        let out = run(&[command, &at, "--hdd", &volume]);
+        assert!(out.status.success(), "{command}: {}", said(&out));
+    }
+    let out = run(&["backup", &at, "--hdd", &volume, "--to", &chain]);
+    assert!(out.status.success(), "{}", said(&out));
+    // All was drained, so nothing is lost without the SSD.
+    let out = run(&["verify", &elsewhere, "--hdd", &volume, "--accept-ssd-loss"]);
+    assert!(out.status.success(), "{}", said(&out));
+    for (hdd, why) in [("rbd:pool/image", "crates/rbd"), (&*path("missing"), "missing")] {
+        let out = run(&["verify", &at, "--hdd", hdd]);
+        assert!(out.status.code() == Some(1) && said(&out).contains(why), "{}", said(&out));
+    }
+    // A lost manifest is no store on the HDD.
+    let lost = dir.path().join("lost");
+    made(&lost, true);
+    std::fs::remove_file(lost.join("manifest.json")).unwrap();
+    // But for the lock, which names its last holder.
+    let kept = |dir: &Path| -> Vec<_> {
+        contents(dir).into_iter().filter(|(file, _)| !file.ends_with("/lock")).collect()
+    };
+    let before = kept(&lost);
+    let out =
+        run(&["repair", lost.to_str().unwrap(), "--hdd", lost.join("hdd.vol").to_str().unwrap(), "--write"]);
+    assert!(out.status.code() == Some(1) && said(&out).contains("manifest"), "{}", said(&out));
+    assert!(kept(&lost) == before, "a file changed");
+}
+
 #[test]
 fn damage_is_listed_with_an_exit_code_and_repaired_where_a_copy_is_left() {
     let dir = tempfile::tempdir().unwrap();
