@@ -1,12 +1,19 @@
-//! How the programs of this repository print the store's events (`tracing`): to standard error, so that
-//! results on standard output stay as they are. A library must not install a subscriber, so none of the
-//! published packages depends on this one.
+//! What the command lines of this repository's programs have in common: how the store's events (`tracing`)
+//! are printed, to standard error, so that results on standard output stay as they are, and what names a
+//! device. A library must not install a subscriber, so no published package depends on this one.
 
 #![forbid(unsafe_code)]
 
 use clap::{Args, ValueEnum};
 use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
+
+/// Whether `name` is that of a device which is neither a file nor a block device, such as `rbd:POOL/IMAGE`. A
+/// path with a colon has a slash before it, as `./a:b`.
+#[must_use]
+pub fn names_a_device(name: &str) -> bool {
+    name.split_once(':').is_some_and(|(kind, _)| !kind.is_empty() && !kind.contains('/'))
+}
 
 /// The form of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

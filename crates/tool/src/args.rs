@@ -3,7 +3,7 @@
 use crate::{AskedDevice, Failure, OpenDevice};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use pagetier::{Builder, OpenError, PageStore, SsdMode, device::SharedDevice, parse_bytes};
-use pagetier_subscriber::LogArgs;
+use pagetier_subscriber::{LogArgs, names_a_device};
 use std::path::{Path, PathBuf};
 
 /// Inspects, verifies, watches, backs up and repairs Pagetier stores.
@@ -111,9 +111,7 @@ pub(crate) fn device(
     open: OpenDevice,
 ) -> Result<Option<SharedDevice>, Failure> {
     let name = name.to_string_lossy().into_owned();
-    // A path with a colon is told from a device by its slash before it.
-    let is_device = name.split_once(':').is_some_and(|(kind, _)| !kind.is_empty() && !kind.contains('/'));
-    is_device.then(|| open(&AskedDevice { name, read_only })).transpose()
+    names_a_device(&name).then(|| open(&AskedDevice { name, read_only })).transpose()
 }
 
 /// The location of a store, whose SSD may be lost.

@@ -8,6 +8,7 @@ use pagetier::{
     device::{Backend, DeviceModel, EmulatedClock, EmulatedDevice, MemoryDevice, SharedDevice},
 };
 use pagetier_devio::{OpenOptions, VirtualClock, open_file};
+use pagetier_subscriber::names_a_device;
 use pagetier_wal::{Wal, WalError, WalOptions};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -141,10 +142,8 @@ impl Location {
 
     /// Opens the devices of the command line that are neither files nor block devices.
     pub(crate) fn with_devices(mut self, cli: &Cli, open: OpenDevice) -> Result<Self, LocationError> {
-        // A path with a colon is told from a device by its slash before it.
-        let is_device = |name: &&str| name.split_once(':').is_some_and(|(kind, _)| !kind.contains('/'));
         let name = cli.hdd.as_ref().map(|path| path.to_string_lossy().into_owned());
-        if let Some(name) = name.as_deref().filter(is_device) {
+        if let Some(name) = name.as_deref().filter(|name| names_a_device(name)) {
             self.hdd_device = Some(open(name, NEW_HOME_BYTES).map_err(LocationError::Open)?);
         }
         if let Some(name) = &cli.log_device {

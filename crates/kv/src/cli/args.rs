@@ -5,7 +5,7 @@ use crate::Options;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use pagetier::device::SharedDevice;
 use pagetier::parse_bytes;
-use pagetier_subscriber::LogArgs;
+use pagetier_subscriber::{LogArgs, names_a_device};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -210,11 +210,9 @@ impl Cli {
     /// The device of that name, if it is neither a file nor a block device. A new one, which only
     /// `--create-devices` makes, has `new_bytes`.
     fn device(&self, name: &str, new_bytes: u64, open: OpenDevice) -> Result<Option<SharedDevice>, Failure> {
-        // A path with a colon is told from a device by its slash before it.
-        let is_device = name.split_once(':').is_some_and(|(kind, _)| !kind.is_empty() && !kind.contains('/'));
         let new_bytes = self.create_devices.then_some(new_bytes);
         let asked = AskedDevice { name: name.to_owned(), take_over: self.take_over, new_bytes };
-        is_device.then(|| open(&asked)).transpose()
+        names_a_device(name).then(|| open(&asked)).transpose()
     }
 
     pub(crate) fn options(&self, open: OpenDevice) -> Result<Options, Failure> {
