@@ -159,7 +159,7 @@ pub mod inspect {
 pub mod policy {
     pub use pagetier_policy::pool::Gd2lOptions;
     pub use pagetier_policy::rivals::{RivalPool, RivalSsd, WindowPercent};
-    pub use pagetier_policy::ssd::{Ageing, Alpha, CacOptions, EvictionCost};
+    pub use pagetier_policy::ssd::{Ageing, Alpha, CacOptions};
     pub use pagetier_policy::{
         Access, Catalogue, Cause, CleanReason, FrameId, FramePolicy, FramePolicyParams, FrameState,
         GroupStats, Millis, PageCounts, PolicyChoice, PoolPolicyFactory, SlotId, SlotPolicy,

@@ -466,23 +466,3 @@ fn a_page_that_turned_cold_makes_room_for_one_that_turned_hot() {
     assert_eq!(admits(&mut Cac::new(CacOptions::CAC, &params)), None);
     assert!(admits(&mut Cac::new(options("cac:ageing=2"), &params)).is_some_and(|reads| reads < 10));
 }
-
-#[test]
-fn the_write_at_hand_admits_a_dirty_page_sooner_and_a_clean_one_later() {
-    let mut policy =
-        Cac::new(options("cac:write-at-hand"), &SlotPolicyParams { subranges_max: 1, ..params() });
-    visit(&mut policy, p(1), Location::Hdd, 0, NOW);
-    policy.inserted(p(1), s(0), NOW);
-    visit(&mut policy, p(2), Location::Hdd, 0, NOW);
-    zone(&mut policy, 1);
-    // Both pages have benefit 69. Page 2 gains 3 · 47 when dirty, and loses 3 · 3 when clean.
-    let mut verdict = |cause| policy.consider(p(2), cause, 0, &mut |_| true, NOW);
-    assert_eq!(verdict(Cause::Cleaned), Verdict::AdmitOver(s(0)));
-    assert_eq!(verdict(Cause::Evicted), Verdict::Reject);
-    let mut cac = Cac::new(CacOptions::CAC, &SlotPolicyParams { subranges_max: 1, ..params() });
-    visit(&mut cac, p(1), Location::Hdd, 0, NOW);
-    cac.inserted(p(1), s(0), NOW);
-    visit(&mut cac, p(2), Location::Hdd, 0, NOW);
-    zone(&mut cac, 1);
-    assert_eq!(cac.consider(p(2), Cause::Cleaned, 0, &mut |_| true, NOW), Verdict::Reject);
-}

@@ -26,19 +26,8 @@ fn variants(cac: Model, variant: usize) -> (&'static str, Model) {
     match variant {
         0 => ("cac", cac),
         1 => ("cac:ageing=4294967295", cac),
-        2 => ("cac:write-at-hand", Model { at_once: 3.0, ..cac }),
-        3 => ("cac:ageing=4294967295,write-at-hand", Model { at_once: 3.0, ..cac }),
-        4 => ("cac:dirty", Model { eviction: 1.0, ..cac }),
-        5 => ("cac:rewrite", Model { eviction_if_rewritten: 2.0, ..cac }),
-        6 | 7 => ("cac:sketch", Model { sketch, ..cac }),
-        8 => {
-            let model = Model { at_once: 3.0, eviction_if_rewritten: 2.0, ..cac };
-            ("cac:ageing=4294967295,write-at-hand,rewrite", model)
-        }
-        _ => {
-            let model = Model { at_once: 3.0, eviction_if_rewritten: 2.0, sketch, ..cac };
-            ("cac:ageing=4294967295,write-at-hand,rewrite,sketch", model)
-        }
+        2 => ("cac:sketch", Model { sketch, ..cac }),
+        _ => ("cac:ageing=4294967295,sketch", Model { sketch, ..cac }),
     }
 }
 
@@ -238,7 +227,7 @@ proptest! {
     #[test]
     fn what_goes_beyond_the_paper_is_added_to_cac(
         events in prop::collection::vec(event(), 1..250),
-        variant in 0..10usize,
+        variant in 0..4usize,
         outqueue_entries in 0..3usize,
     ) {
         // The counts are halved only after the last event. Their steps are powers of two, so that even the
@@ -258,7 +247,6 @@ proptest! {
     #[test]
     fn counts_that_age_are_halved_as_the_logs_are(
         events in prop::collection::vec(event(), 1..250),
-        write in any::<bool>(),
         kept in any::<bool>(),
         outqueue_entries in 0..8usize,
         halve_after_per_slot in 1..16u32,
@@ -270,12 +258,10 @@ proptest! {
             ..SlotPolicyParams::new(Costs::PAPER, 2, 0)
         };
         let model = Model {
-            at_once: if write { 3.0 } else { 0.0 },
             halve_after: Some(2 * u64::from(halve_after_per_slot)),
             ..Model::new(params, true)
         };
-        let write = if write { ",write-at-hand" } else { "" };
-        let name = format!("cac:ageing={halve_after_per_slot}{write}");
+        let name = format!("cac:ageing={halve_after_per_slot}");
         run(&mut Cac::new(options(&name), &params), model, events)?;
     }
 }

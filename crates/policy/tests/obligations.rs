@@ -16,7 +16,7 @@ fn pool_policies_keep_their_word() {
 #[test]
 fn ssd_policies_keep_their_word() {
     let many = [
-        "cac:ageing=2,write-at-hand,rewrite,sketch",
+        "cac:ageing=2,sketch",
         "cac:ageing=2,dirty,strict-zone",
         "cc:ageing=2,rewrite",
         "auto:pin=forever",

@@ -21,6 +21,7 @@ enum Told {
     Wrote(PageId, Location),
     Inserted(PageId, SlotId),
     Removed(PageId, bool),
+    CopiedHome(PageId, SlotId),
 }
 
 type Notes = Arc<Mutex<Vec<Told>>>;
@@ -89,7 +90,13 @@ impl SlotPolicy for Script {
         out.extend((0..SLOTS).map(SlotId).filter(|slot| eligible(*slot)).take(k));
     }
 
-    fn next_victims(&mut self, _: usize, _: Millis, _: &mut Vec<SlotId>) {}
+    fn copied_home(&mut self, page: PageId, slot: SlotId) {
+        self.note(Told::CopiedHome(page, slot));
+    }
+
+    fn next_victims(&mut self, n: usize, _: Millis, out: &mut Vec<SlotId>) {
+        out.extend((0..SLOTS).map(SlotId).take(n));
+    }
 
     fn write_through(&self) -> bool {
         self.through
@@ -131,6 +138,27 @@ fn of_a_slot_write_that_failed_the_policy_is_told_that_its_page_is_not_there() {
     slots.end_write(ticket, false, SsdFlush(1), NOW);
     let told = [Told::Inserted(page(1), ticket.slot), Told::Removed(page(1), false)];
     assert_eq!(notes.lock().unwrap()[1..], told);
+    slots.validate().unwrap();
+}
+
+#[test]
+fn the_policy_learns_which_slots_a_write_back_made_clean() {
+    let (policy, notes) = Script::new(Verdict::AdmitFree, false);
+    let mut slots = slots(policy, 0, SLOTS);
+    for no in 0..6 {
+        let mut stamp = || Stamp::from_bits(u64::from(no) + 100);
+        let Plan::Ssd(ticket) = slots.plan_dirty(page(no), NOW, &mut stamp) else { panic!("there is room") };
+        slots.end_write(ticket, true, SsdFlush(1), NOW);
+    }
+    slots.begin_checkpoint(NOW);
+    slots.end_checkpoint(true);
+    let batch = slots.begin_write_back(&|_| false, 32, NOW);
+    assert_eq!(batch.len(), 2);
+    let ended = notes.lock().unwrap().len();
+    let (failed, copied) = (batch[0], batch[1]);
+    slots.end_write_back(failed, false);
+    slots.end_write_back(copied, true);
+    assert_eq!(notes.lock().unwrap()[ended..], [Told::CopiedHome(copied.page, copied.slot)]);
     slots.validate().unwrap();
 }
 

@@ -3,9 +3,7 @@
 use super::{by_name, write_options};
 use crate::SsdPolicyFactory;
 use crate::rivals::RivalSsd;
-use crate::ssd::{
-    Adaptive, Ageing, Alpha, Cac, CacOptions, EvictionCost, NoSsd, SlotPolicy, SlotPolicyParams, SsdSetting,
-};
+use crate::ssd::{Adaptive, Ageing, Alpha, Cac, CacOptions, NoSsd, SlotPolicy, SlotPolicyParams, SsdSetting};
 use std::fmt;
 
 /// The policy that decides which pages the SSD holds. It converts to and from names such as `auto`, `cac`,
@@ -41,7 +39,7 @@ impl SsdPolicy {
     ];
 
     /// The names of the options of `cac` and `cc`. `ageing=N` halves the counts every N accesses per slot.
-    pub const PARTS: &[&str] = &["ageing", "write-at-hand", "dirty", "rewrite", "sketch", "strict-zone"];
+    pub const PARTS: &[&str] = &["ageing", "sketch", "strict-zone"];
 
     /// Builds the policy, for an empty SSD. Without slots there is nothing to decide and nothing to evict: a
     /// policy that tracked pages would keep a record of each for good.
@@ -85,9 +83,6 @@ impl SsdPolicy {
             Some(_) => return None,
             None => match text {
                 "ageing" => options.ageing = Some(Ageing::DEFAULT),
-                "write-at-hand" => options.write_at_hand = true,
-                "dirty" => options.eviction_cost = EvictionCost::Copy,
-                "rewrite" => options.eviction_cost = EvictionCost::IfRewritten,
                 "sketch" => options.sketch = true,
                 "strict-zone" => options.strict_zone = true,
                 _ => return None,
@@ -104,13 +99,7 @@ fn parts(options: &CacOptions) -> Vec<String> {
         Ageing::Every(per_slot) => format!("ageing={per_slot}"),
         Ageing::WhenOutdated(per_slot) => format!("ageing-when-outdated={per_slot}"),
     });
-    let named = [
-        (options.write_at_hand, "write-at-hand"),
-        (options.eviction_cost == EvictionCost::Copy, "dirty"),
-        (options.eviction_cost == EvictionCost::IfRewritten, "rewrite"),
-        (options.sketch, "sketch"),
-        (options.strict_zone, "strict-zone"),
-    ];
+    let named = [(options.sketch, "sketch"), (options.strict_zone, "strict-zone")];
     ageing
         .into_iter()
         .chain(named.into_iter().filter(|(on, _)| *on).map(|(_, name)| name.to_owned()))
@@ -152,8 +141,7 @@ mod tests {
             assert_eq!((read(&name), read(&name.to_uppercase())), (Some(*policy), Some(*policy)), "{name}");
             assert!(SsdPolicy::known().contains(&name), "{name}");
         }
-        let all =
-            ["cac:ageing,write-at-hand,rewrite,sketch,strict-zone", "cc:sketch", "cac:ageing=40", "cc:dirty"];
+        let all = ["cac:ageing,sketch,strict-zone", "cc:sketch", "cac:ageing=40"];
         for text in SsdPolicy::PARTS.iter().map(|part| format!("cac:{part}")).chain(all.map(str::to_owned)) {
             assert_eq!(read(&text).map(|policy| policy.to_string()), Some(text));
         }

@@ -12,7 +12,6 @@ use super::tracked::{Record, RecordId, Tracked};
 use super::zone::Zone;
 use super::{Ageing, Cause, GroupStats, PageCounts, SlotPolicy, Verdict};
 use crate::collections::sketch::Sketch;
-use crate::collections::slot_set::SlotSet;
 use crate::{Access, Costs, Location, Millis, PageId, SlotId, SlotPages};
 use std::sync::Arc;
 
@@ -26,21 +25,6 @@ pub enum Alpha {
     One,
 }
 
-/// How the cost of evicting a dirty slot counts. A dirty slot holds a version newer than the HDD's; evicting
-/// it takes a copy to the HDD, R_S + W_D. After an opening, every slot counts as clean until it is written.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum EvictionCost {
-    /// It does not count, as in the paper.
-    #[default]
-    Ignored,
-    /// The cost of the copy is added to the page's benefit. Of two equal pages the clean one goes first.
-    Copy,
-    /// The cost of the copy counts as far as a rewrite would save it. Of a page's w writes so far, all but
-    /// the last were followed by another, so it counts (w - 1) / w; and twice, because benefits are sums over
-    /// many accesses.
-    IfRewritten,
-}
-
 /// How CAC ranks pages. The default is the paper's CAC, except for the end of a zone: see
 /// [`CacOptions::strict_zone`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -50,12 +34,6 @@ pub struct CacOptions {
     /// When all counts are halved, so that the ranking follows a changing workload (exponential decay in
     /// steps; O(records) each time). Default: never.
     pub ageing: Option<Ageing>,
-    /// Counts the write at hand. A dirty page costs W_D now if it is rejected and W_S if it is admitted; a
-    /// clean page costs nothing if it is rejected. CAC compares benefits as if both were free. With this
-    /// option, a dirty page needs a little less benefit to be admitted, and a clean one a little more.
-    pub write_at_hand: bool,
-    /// How the cost of evicting a dirty slot counts.
-    pub eviction_cost: EvictionCost,
     /// Keeps a frequency sketch behind the outqueue. A page that drops out of the outqueue leaves its reads
     /// in the sketch, and gets them back, as reads from the HDD, when it is read again. Its group's sums then
     /// include them twice if they include dropped pages ([`Dropped::Kept`]).
@@ -68,14 +46,7 @@ pub struct CacOptions {
 
 impl CacOptions {
     /// The paper's CAC.
-    pub const CAC: Self = Self {
-        alpha: Alpha::ByGroup,
-        ageing: None,
-        write_at_hand: false,
-        eviction_cost: EvictionCost::Ignored,
-        sketch: false,
-        strict_zone: false,
-    };
+    pub const CAC: Self = Self { alpha: Alpha::ByGroup, ageing: None, sketch: false, strict_zone: false };
 
     /// The paper's CC: α = 1.
     pub const CC: Self = Self { alpha: Alpha::One, ..Self::CAC };
@@ -151,23 +122,14 @@ impl SlotPolicyParams {
     }
 }
 
-/// The weight of the write at hand, relative to benefits, which are sums over many accesses.
-const WRITE_AT_HAND_WEIGHT: f64 = 3.0;
-
-/// The weight of a write-back that a rewrite will probably save, relative to benefits.
-const REWRITE_WEIGHT: f64 = 2.0;
-
 /// Computes benefits from counts, with the state that this takes beside the records.
 #[derive(Debug)]
 struct Estimate {
-    options: CacOptions,
     /// The weight of one access in a record's counts.
     step: u32,
     costs: Costs,
     /// `None` if α = 1.
     groups: Option<Groups>,
-    /// Slots whose version is newer than the HDD's; empty unless eviction costs count.
-    dirty: SlotSet,
     sketch: Option<Sketch>,
 }
 
@@ -179,14 +141,7 @@ impl Estimate {
             Alpha::One => None,
         };
         let sketch_bytes = params.sketch_bytes_per_slot.saturating_mul(params.slots);
-        Self {
-            options,
-            step,
-            costs: params.costs,
-            groups,
-            dirty: SlotSet::default(),
-            sketch: options.sketch.then(|| Sketch::new(sketch_bytes)),
-        }
+        Self { step, costs: params.costs, groups, sketch: options.sketch.then(|| Sketch::new(sketch_bytes)) }
     }
 
     /// Equations 2 to 6, in milliseconds; with α = 1, equation 1.
@@ -214,39 +169,7 @@ impl Estimate {
             }
         };
         // Counts are in units of `step`, so that halving keeps fractions of an access; costs are per access.
-        saved / f64::from(self.step) + self.eviction_cost(record)
-    }
-
-    /// The cost of evicting the page's slot, as far as it counts.
-    fn eviction_cost(&self, record: PageRecord<'_>) -> f64 {
-        // A closure, since most options do not ask.
-        let dirty = || record.slot.is_some_and(|slot| self.dirty.contains(slot));
-        let copy = self.costs.ssd_read_ms + self.costs.hdd_write_ms;
-        match self.options.eviction_cost {
-            EvictionCost::Copy if dirty() => copy,
-            EvictionCost::IfRewritten if dirty() => {
-                let counts = f64::from(record.kept.writes_hdd) + f64::from(record.kept.writes_ssd);
-                let writes = counts / f64::from(self.step);
-                // A page written once shows no rewrite yet: nothing speaks for a second write that would save
-                // the copy.
-                REWRITE_WEIGHT * (1.0 - 1.0 / writes.max(1.0)) * copy
-            }
-            _ => 0.0,
-        }
-    }
-
-    /// The immediate saving of an admission for `cause`, beside the benefit.
-    fn saved_at_once(&self, cause: Cause) -> f64 {
-        if !self.options.write_at_hand {
-            return 0.0;
-        }
-        WRITE_AT_HAND_WEIGHT
-            * match cause {
-                // The page is written in any case; the question is only where.
-                Cause::Cleaned => self.costs.hdd_write_ms - self.costs.ssd_write_ms,
-                // A clean page could leave without any write: admitting it costs one.
-                Cause::Evicted | Cause::Read => -self.costs.ssd_write_ms,
-            }
+        saved / f64::from(self.step)
     }
 
     fn halve_counts(&mut self, stats: &mut Tracked<PageStats>, now: Millis) {
@@ -265,12 +188,6 @@ impl Estimate {
     fn halve_sketch(&mut self) {
         if let Some(sketch) = &mut self.sketch {
             sketch.halve();
-        }
-    }
-
-    fn set_dirty(&mut self, slot: SlotId, dirty: bool) {
-        if self.options.eviction_cost != EvictionCost::Ignored {
-            self.dirty.set(slot, dirty);
         }
     }
 
@@ -341,7 +258,7 @@ impl Estimate {
     fn memory_bytes(&self) -> usize {
         let groups = self.groups.as_ref().map_or(0, Groups::memory_bytes);
         let sketch = self.sketch.as_ref().map_or(0, Sketch::memory_bytes);
-        groups + self.dirty.memory_bytes() + sketch
+        groups + sketch
     }
 }
 
@@ -482,7 +399,7 @@ impl SlotPolicy for Cac {
             // The page stays in the pool: it only needs a group, for its α.
             Cause::Cleaned | Cause::Read => self.estimate.assign(&mut self.stats.get_mut(id), now),
         }
-        let benefit = self.estimate.benefit(self.stats.get(id)) + self.estimate.saved_at_once(cause);
+        let benefit = self.estimate.benefit(self.stats.get(id));
         let (zone, now) = self.zone();
         zone.decide(benefit, now, usable).map_or(Verdict::Reject, Verdict::AdmitOver)
     }
@@ -491,9 +408,6 @@ impl SlotPolicy for Cac {
         if let Some(id) = self.stats.find(page) {
             let record = self.stats.get_mut(id);
             record.kept.count_write(location, self.estimate.step);
-            if let (Location::Ssd, Some(slot)) = (location, record.slot) {
-                self.estimate.set_dirty(slot, true);
-            }
             match location {
                 // An admission is another of the three events; a write to the HDD is none.
                 Location::Ssd => self.settle(id, now),
@@ -515,7 +429,6 @@ impl SlotPolicy for Cac {
         }
         // The new page was admitted for its benefit: it is no candidate before the next zone.
         self.zone.remove(slot);
-        self.estimate.set_dirty(slot, false);
         self.stats.set_slot(id, Some(slot));
     }
 
@@ -527,10 +440,8 @@ impl SlotPolicy for Cac {
     }
 
     fn copied_home(&mut self, page: PageId, slot: SlotId) {
-        // The page may have moved to another slot while its copy was on its way home: that slot is still
-        // dirty.
+        // Its place in the zone may be that of an older α. The page may have moved to another slot meanwhile.
         if let Some(id) = self.stats.find(page).filter(|id| self.stats.slot(*id) == Some(slot)) {
-            self.estimate.set_dirty(slot, false);
             self.reposition(id);
         }
     }

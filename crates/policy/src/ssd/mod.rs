@@ -15,7 +15,7 @@ pub(crate) mod zone;
 
 pub use adaptive::{Adaptive, SsdSetting};
 pub use ageing::Ageing;
-pub use cac::{Alpha, Cac, CacOptions, EvictionCost, SlotPolicyParams};
+pub use cac::{Alpha, Cac, CacOptions, SlotPolicyParams};
 pub use groups::Dropped;
 pub use no_ssd::NoSsd;
 

@@ -4,7 +4,7 @@ use pagetier_policy::ssd::Dropped;
 use pagetier_policy::{
     Access, Cause, Location, Millis, PageCounts, PageId, SlotId, SlotPolicyParams, SpaceId, Verdict,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 pub(super) const SLOTS: u32 = 8;
 
@@ -65,14 +65,6 @@ impl Page {
 pub(super) struct Model {
     pub(super) params: SlotPolicyParams,
     pub(super) anticipates: bool,
-    /// The weight of the write at hand.
-    pub(super) at_once: f64,
-    /// The weight of the copy that evicting a dirty slot costs: unconditionally, and scaled by the likelihood
-    /// that the page is rewritten.
-    pub(super) eviction: f64,
-    pub(super) eviction_if_rewritten: f64,
-    /// Slots whose version is newer than the HDD's.
-    pub(super) dirty: BTreeSet<u32>,
     /// Reads of pages that dropped out of the outqueue, if the options remember them.
     pub(super) sketch: Option<BTreeMap<PageId, usize>>,
     pub(super) pages: BTreeMap<PageId, Page>,
@@ -98,10 +90,6 @@ impl Model {
         Self {
             params,
             anticipates,
-            at_once: 0.0,
-            eviction: 0.0,
-            eviction_if_rewritten: 0.0,
-            dirty: BTreeSet::new(),
             sketch: None,
             pages: BTreeMap::new(),
             outqueue: vec![],
@@ -219,22 +207,8 @@ impl Model {
         let alpha = page.group.map_or(1.0, |group| self.alpha(group));
         Some(
             ((r_d + r_s / alpha) * c.hdd_read_ms - (r_s + alpha * r_d) * c.ssd_read_ms)
-                + ((w_d + w_s / alpha) * c.hdd_write_ms - (w_s + alpha * w_d) * c.ssd_write_ms)
-                + self.eviction_cost(page),
+                + ((w_d + w_s / alpha) * c.hdd_write_ms - (w_s + alpha * w_d) * c.ssd_write_ms),
         )
-    }
-
-    pub(super) fn eviction_cost(&self, page: &Page) -> f64 {
-        if !page.slot.is_some_and(|slot| self.dirty.contains(&slot)) {
-            return 0.0;
-        }
-        let copy = self.params.costs.ssd_read_ms + self.params.costs.hdd_write_ms;
-        let writes: u64 = [Location::Ssd, Location::Hdd]
-            .map(|location| parts(&page.log, What::Write, location))
-            .iter()
-            .sum();
-        let rewritten = 1.0 - PARTS as f64 / writes.max(PARTS) as f64;
-        self.eviction * copy + self.eviction_if_rewritten * rewritten * copy
     }
 
     pub(super) fn page_in(&self, slot: u32) -> Option<PageId> {
@@ -399,9 +373,7 @@ impl Model {
             let subrange = self.subrange(&self.pages[&id], now);
             self.pages.get_mut(&id).unwrap().group = Some((id.space, subrange));
         }
-        let c = self.params.costs;
-        let saved = if cause == Cause::Cleaned { c.hdd_write_ms - c.ssd_write_ms } else { -c.ssd_write_ms };
-        let benefit = self.benefit(id).unwrap() + self.at_once * saved;
+        let benefit = self.benefit(id).unwrap();
         self.young_for = self.young_for.saturating_sub(1);
         self.lowest(unusable, benefit).map_or(Verdict::Reject, |slot| Verdict::AdmitOver(SlotId(slot)))
     }
@@ -413,7 +385,6 @@ impl Model {
         self.track(id, now);
         let before = self.pages[&id].slot;
         self.zone.retain(|c| c.0 != slot && Some(c.0) != before);
-        self.dirty.remove(&slot);
         self.pages.get_mut(&id).unwrap().slot = Some(slot);
         self.place(id);
     }
@@ -431,9 +402,6 @@ impl Model {
     pub(super) fn wrote(&mut self, id: PageId, location: Location, now: Millis) {
         let Some(page) = self.pages.get_mut(&id) else { return };
         page.log.push(Entry(What::Write, location, PARTS));
-        if let (Location::Ssd, Some(slot)) = (location, page.slot) {
-            self.dirty.insert(slot);
-        }
         if location == Location::Ssd {
             self.settle(id, now);
         }
@@ -458,7 +426,6 @@ impl Model {
 
     pub(super) fn copied_home(&mut self, id: PageId, slot: u32) {
         if self.page_in(slot) == Some(id) {
-            self.dirty.remove(&slot);
             self.refile(id);
         }
     }

@@ -83,12 +83,12 @@ const OTHERS: [&str; 4] = ["mv-fifo", "mv-fifo-gsc", "doublewrite", "tac"];
 const OWN: [&str; 8] = [
     "auto",
     "cac:ageing",
-    "cac:write-at-hand",
-    "cac:dirty",
-    "cac:rewrite",
+    "cac:ageing=2",
+    "cac:strict-zone",
+    "cac:ageing=2,strict-zone",
     "cac:sketch",
-    "cac:ageing,write-at-hand",
-    "cac:ageing,write-at-hand,rewrite",
+    "cac:ageing,sketch",
+    "cac:ageing=2,sketch",
 ];
 
 /// Pool policies, the default first.

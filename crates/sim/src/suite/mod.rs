@@ -40,18 +40,18 @@ pub const FIXED: [&str; 13] = [
     "gd2l+lru2",
     "lru+lru2",
     "lru+cc",
-    "lru+cac:ageing=5,write-at-hand,rewrite,sketch",
+    "lru+cac:ageing=5,sketch",
     "gd2l+cac:ageing=5",
-    "gd2l+cac:ageing=5,write-at-hand,rewrite,sketch",
+    "gd2l+cac:ageing=5,sketch",
     "gd2l:frequency,write-back+lru2",
     PREVIOUS,
-    "gd2l:frequency,write-back+cac:ageing=40,write-at-hand,rewrite,sketch",
-    "gd2l:frequency,write-back+cac:ageing=10,write-at-hand,rewrite,sketch",
-    "gd2l:frequency,write-back+cac:ageing=5,write-at-hand,rewrite,sketch",
+    "gd2l:frequency,write-back+cac:ageing=40,sketch",
+    "gd2l:frequency,write-back+cac:ageing=10,sketch",
+    "gd2l:frequency,write-back+cac:ageing=5,sketch",
 ];
 
 /// The fixed pair that the adaptive default replaced: a default must not lose to it.
-pub const PREVIOUS: &str = "gd2l:frequency,write-back+cac:ageing,write-at-hand,rewrite,sketch";
+pub const PREVIOUS: &str = "gd2l:frequency,write-back+cac:ageing,sketch";
 
 /// The papers' settings: a default should never cost much more than any of them.
 pub const CLASSICS: [&str; 3] = ["gd2l+cac", "gd2l+lru2", "lru+lru2"];

@@ -157,41 +157,6 @@ mod tests {
     const NOW: Millis = Millis(0);
 
     #[test]
-    fn the_policy_learns_which_slots_a_write_back_made_clean() {
-        let params = SlotParams { slots: 8, zone: 8, reserve: 0, burst: 0, clean_ahead: 2 };
-        let policy = "cac:dirty".parse::<SsdPolicy>().expect("a policy").build(&SlotPolicyParams::new(
-            Costs::PAPER,
-            8,
-            4,
-        ));
-        let mut slots = Slots::new(params, policy, &[], 0);
-        let checkpoint = |slots: &mut Slots| {
-            slots.begin_checkpoint(NOW);
-            slots.end_checkpoint(true);
-        };
-        checkpoint(&mut slots);
-        for no in 0..6 {
-            let page = PageId::new(SpaceId(1), no);
-            let plan = slots.plan_dirty(page, NOW, &mut || Stamp::from_bits(u64::from(no) + 1));
-            let Plan::Ssd(ticket) = plan else { panic!("{plan:?}") };
-            slots.end_write(ticket, true, SsdFlush(1), NOW);
-            slots.policy_mut().wrote(page, Location::Ssd, NOW);
-        }
-        checkpoint(&mut slots);
-        let batch = slots.begin_write_back(&|_| false, 32, NOW);
-        assert_eq!(batch.len(), 2);
-        let copy_ms = Costs::PAPER.ssd_read_ms + Costs::PAPER.hdd_write_ms;
-        for (one, ok) in batch.into_iter().zip([false, true]) {
-            let page = one.page;
-            let before = slots.policy().benefit(page).expect("tracked");
-            slots.end_write_back(one, ok);
-            let saved = before - slots.policy().benefit(page).expect("tracked");
-            assert!((saved - if ok { copy_ms } else { 0.0 }).abs() < 1e-9, "{saved}");
-        }
-        slots.validate().expect("sound slots");
-    }
-
-    #[test]
     fn a_discarded_only_copy_may_come_back_until_a_checkpoint_begun_later_is_durable() {
         let policy =
             "lru2".parse::<SsdPolicy>().expect("a policy").build(&SlotPolicyParams::new(Costs::PAPER, 12, 8));
