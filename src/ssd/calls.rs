@@ -115,11 +115,13 @@ impl Ssd<'_> {
     /// cannot be read, or when a device stops the drain ([`DrainReport::stopped_by`]). Pages whose only copy
     /// is damaged but which are in memory are rewritten from there soon after.
     pub async fn drain(self, drain: DrainOptions) -> DrainReport {
-        let (shared, DrainOptions { deadline, up_to, progress }) = (&self.0.shared, drain);
+        let (shared, DrainOptions { deadline, up_to, pages, progress }) = (&self.0.shared, drain);
         if !shared.ending.is_here() {
             return DrainReport::default();
         }
-        let drained = shared.tier.drain(deadline, up_to, progress);
+        let only = (up_to.is_some() || pages.is_some())
+            .then(|| (up_to.unwrap_or(Lsn(u64::MAX)), pages.unwrap_or(u64::MAX)));
+        let drained = shared.tier.drain(deadline, only, progress);
         let Some(report) = shared.ending.or_shutdown(drained).await else {
             let mut ended = DrainReport::default();
             ended.left = shared.tier.ask(Slots::only_copies).len() as u64;

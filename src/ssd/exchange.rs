@@ -29,6 +29,7 @@ use tokio::sync::broadcast;
 pub struct DrainOptions {
     pub(crate) deadline: Option<Duration>,
     pub(crate) up_to: Option<Lsn>,
+    pub(crate) pages: Option<u64>,
     pub(crate) progress: Option<Box<dyn Fn(DrainProgress) + Send + Sync>>,
 }
 
@@ -51,6 +52,13 @@ impl DrainOptions {
     /// pages.
     pub fn up_to(mut self, lsn: Lsn) -> Self {
         self.up_to = Some(lsn);
+        self
+    }
+
+    /// Drains no more than `pages`, so that the HDD has time for others. Meanwhile changed pages go to the
+    /// SSD as usual. Default: all pages.
+    pub fn pages(mut self, pages: u64) -> Self {
+        self.pages = Some(pages);
         self
     }
 

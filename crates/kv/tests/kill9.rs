@@ -33,8 +33,26 @@ struct Known {
     begun: u32,
 }
 
+/// The store whose log suffices once its SSD is lost, which happens to it now and then.
+const SURVIVES: &str = "survives";
+const LOG_BYTES: u64 = 1 << 20;
+/// What such a log has at most: eight capacities, and a segment and a batch.
+const LOG_BYTES_MAX: u64 = 8 * LOG_BYTES + LOG_BYTES / 8;
+
 fn options(directory: &Path) -> Options {
-    Options::new(directory).page_bytes(4096).pool_bytes(2 << 20).ssd_bytes(4 << 20).log_bytes(1 << 20)
+    let options = Options::new(directory).page_bytes(4096).pool_bytes(2 << 20).log_bytes(LOG_BYTES);
+    let lost = !directory.join("pages/ssd.cache").exists();
+    options.ssd_bytes(4 << 20).survives_ssd_loss(directory.ends_with(SURVIVES)).accept_ssd_loss(lost)
+}
+
+fn lose_ssd(directory: &Path) {
+    std::fs::remove_file(directory.join("pages/ssd.cache")).unwrap();
+}
+
+fn log_bytes(directory: &Path) -> u64 {
+    let files = std::fs::read_dir(directory.join("log")).unwrap().map(Result::unwrap);
+    let segments = files.filter(|file| file.path().extension().is_some_and(|extension| extension == "log"));
+    segments.map(|file| file.metadata().unwrap().len()).sum()
 }
 
 /// Opens the store once its previous opener has left it: a dropped store ends with its last operation.
@@ -214,8 +232,10 @@ fn kill_a_recovery(directory: &Path, seed: u64) -> bool {
     !opened
 }
 
-async fn check(directory: &Path, known: &mut [Known], close: bool) -> u64 {
+async fn check(directory: &Path, known: &mut [Known], close: bool, openings: &mut Vec<Duration>) -> u64 {
+    let begun = Instant::now();
     let kv = open(directory).await;
+    openings.push(begun.elapsed());
     let report = kv.check(|_, _| ()).await.unwrap();
     assert!(report.is_sound(), "{:#?}", report.listed);
     for (number, known) in (0..).zip(known) {
@@ -247,12 +267,22 @@ async fn check(directory: &Path, known: &mut [Known], close: bool) -> u64 {
 
 #[test]
 fn nothing_confirmed_is_lost_when_the_process_is_killed() {
+    kill_again_and_again("store");
+}
+
+#[test]
+fn a_log_for_the_loss_of_the_ssd_stays_within_its_limit_and_suffices_however_the_process_ends() {
+    kill_again_and_again(SURVIVES);
+}
+
+fn kill_again_and_again(name: &str) {
     let rounds =
         std::env::var("PAGETIER_KILL_ROUNDS").map_or(ROUNDS, |n| n.parse().expect("a number of rounds"));
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let store = directory.path().join("store");
+    let store = directory.path().join(name);
     let mut known = vec![Known::default(); KEYS as usize];
-    let (mut recoveries, mut cut, mut entries) = (0, 0, 0);
+    let (mut recoveries, mut cut, mut entries, mut longest) = (0, 0, 0, 0);
+    let mut openings = Vec::new();
     for round in 0..rounds {
         run_and_kill(&store, round, &mut known);
         if round % 3 == 1 {
@@ -261,13 +291,24 @@ fn nothing_confirmed_is_lost_when_the_process_is_killed() {
                 cut += u64::from(kill_a_recovery(&store, round * 7 + again));
             }
         }
+        longest = longest.max(log_bytes(&store));
+        // The openings of the others are compared.
+        let loses = name == SURVIVES && round % 8 == 3;
+        if loses {
+            lose_ssd(&store);
+        }
+        let mut redone = Vec::new();
+        let timed = if loses { &mut redone } else { &mut openings };
         // Dropping it without a close adds another crash.
-        entries = runtime().block_on(check(&store, &mut known, round % 7 == 6));
+        entries = runtime().block_on(check(&store, &mut known, round % 7 == 6, timed));
         if round % 50 == 49 {
             println!("{} kills, and {cut} of recoveries; nothing lost", round + 1);
         }
     }
     println!("{recoveries} recoveries killed, {cut} of them before the store was open");
     println!("{rounds} kills, {entries} entries at the end; check found nothing wrong");
+    openings.sort_unstable();
+    println!("{name}: median opening {:?}, longest log {longest} bytes", openings[openings.len() / 2]);
+    assert!(longest <= LOG_BYTES_MAX || name != SURVIVES, "{longest}");
     assert!(rounds < 4 || entries > 100, "{entries} entries");
 }

@@ -217,7 +217,7 @@ async fn a_drain_up_to_a_change_ends_although_its_pages_are_written_again_and_ag
         assert_eq!(fixture.write(no, 1).await.expect("written"), Location::Ssd);
     }
     fixture.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_millis(50))).on(IoOp::Write));
-    let drain = timeout(LONG, fixture.tier.drain(None, Some(Lsn(0)), None));
+    let drain = timeout(LONG, fixture.tier.drain(None, Some((Lsn(0), u64::MAX)), None));
     let writes = async {
         for version in (2..200).cycle() {
             for no in 0..8 {

@@ -130,6 +130,9 @@ pub(crate) struct Cli {
     /// Maximum bytes of log that a recovery has to read [default: a tenth of the database, at least 64MiB]
     #[arg(long, value_name = "B", value_parser = size)]
     pub(crate) log_bytes: Option<u64>,
+    /// Keep the log for the loss of the SSD, too, at most this long [default: for a crash alone]
+    #[arg(long, value_name = "B", value_parser = size)]
+    pub(crate) ssd_log_bytes: Option<u64>,
     /// Record the page requests of the run, warm-up included, to this page trace (.ptr)
     #[arg(long, value_name = "FILE", conflicts_with = "policies")]
     pub(crate) record: Option<PathBuf>,

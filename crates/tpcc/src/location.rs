@@ -9,7 +9,7 @@ use pagetier::{
 };
 use pagetier_devio::{OpenOptions, VirtualClock, open_file};
 use pagetier_subscriber::names_a_device;
-use pagetier_wal::{Wal, WalError, WalOptions};
+use pagetier_wal::{Keep, Wal, WalError, WalOptions};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -80,6 +80,7 @@ pub(crate) struct Location {
     /// The HDD, and the log, on devices that are neither files nor block devices.
     hdd_device: Option<SharedDevice>,
     log_device: Option<SharedDevice>,
+    ssd_log_bytes: Option<u64>,
     ssd: Option<PathBuf>,
     model: HddModel,
     ssd_model: SsdModel,
@@ -131,6 +132,7 @@ impl Location {
             hdd: cli.hdd.clone(),
             hdd_device: None,
             log_device: None,
+            ssd_log_bytes: cli.ssd_log_bytes,
             ssd: cli.ssd.clone(),
             model: cli.hdd_model,
             ssd_model: cli.ssd_model,
@@ -171,6 +173,7 @@ impl Location {
             hdd: None,
             hdd_device: None,
             log_device: None,
+            ssd_log_bytes: self.ssd_log_bytes,
             ssd: None,
             model: self.model,
             ssd_model: self.ssd_model,
@@ -282,7 +285,10 @@ impl Location {
 
     /// The log of a run.
     pub(crate) async fn wal(&self, notes: &Notes) -> Result<Wal, LocationError> {
-        let options = WalOptions::new().capacity_bytes(notes.log_bytes);
+        let mut options = WalOptions::new().capacity_bytes(notes.log_bytes);
+        if let Some(bytes) = self.ssd_log_bytes {
+            options = options.keep(Keep::ForSsdLoss).ssd_log_bytes(bytes);
+        }
         if let Some(device) = &self.log_device {
             return Ok(Wal::on_device(Arc::clone(device), options).await?);
         }

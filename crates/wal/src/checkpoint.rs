@@ -19,6 +19,9 @@ use tokio::task::JoinHandle;
 /// request that waits for room cuts it short, but for the first part.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
+/// The pages that go home from the SSD between two looks at the log: some seconds' work for a disk.
+const PAGES_AT_ONCE: u64 = 256;
+
 /// One step of a fuzzy checkpoint: frees the pages whose records say so; when the log is three quarters full,
 /// writes the pages with the oldest changes; then truncates the log to what a recovery needs
 /// ([`WalOptions::keep`](crate::WalOptions::keep)). If the log's medium is full, it makes what waits for room
@@ -55,12 +58,13 @@ pub(crate) async fn step(store: &Arc<PageStore>, wal: &Wal) -> Result<(), Checkp
     let freed = wal.record_frees(store).await;
     let capacity = wal.capacity_bytes();
     let tight = wal.is_tight() && reserved.is_ok();
-    if wal.len_bytes() > capacity / 4 * 3 {
-        store.flush_to(Lsn(wal.end().0.saturating_sub(capacity / 8 * 5))).await?;
-    }
-    match wal.to_go() {
+    // Before a truncation, after which the medium does not count as full.
+    let to_go = wal.to_go();
+    // For a crash first: what the disk takes long for must not hold changes up.
+    shorten(store, wal, false).await?;
+    match to_go {
         Some(lsn) => give_up(store, wal, lsn).await?,
-        None => truncate(store, wal, false).await?,
+        None => bring_home_found(store, wal).await?,
     }
     if wal.len_bytes() > capacity || tight {
         // A few large segments hold what is needed: only if nothing is needed is the log sure to be short.
@@ -71,6 +75,33 @@ pub(crate) async fn step(store: &Arc<PageStore>, wal: &Wal) -> Result<(), Checkp
     }
     reserved?;
     freed.map(drop)
+}
+
+/// Of pages that were on the SSD at the opening, none is known to have older changes than another: all of
+/// them hold the log until they are home. They go there in shares, one for each segment that the log may grow
+/// by; once it may not, changes would wait for all of them.
+async fn bring_home_found(store: &PageStore, wal: &Wal) -> Result<(), CheckpointError> {
+    let Some((up_to, shares)) = wal.share_due() else { return Ok(()) };
+    let mut left = store.stats().ssd.dirty_pages.div_ceil(shares);
+    while left > 0 && !wal.is_tight() {
+        let pages = left.min(PAGES_AT_ONCE);
+        // What it cannot do is left for the next shares, and is an error once the log is too long.
+        let drained = store.ssd().drain(DrainOptions::new().up_to(up_to).pages(pages)).await;
+        shorten(store, wal, false).await?;
+        left = if drained.written < pages { 0 } else { left - pages };
+    }
+    Ok(())
+}
+
+/// Makes a recovery after a crash short: writes the pages with the oldest changes if that is due.
+async fn shorten(store: &PageStore, wal: &Wal, force: bool) -> Result<(), CheckpointError> {
+    let capacity = wal.capacity_bytes();
+    let mut written = Ok(());
+    if wal.len_bytes() > capacity / 4 * 3 {
+        written = store.flush_to(Lsn(wal.end().0.saturating_sub(capacity / 8 * 5))).await;
+    }
+    truncate(store, wal, force).await?;
+    Ok(written?)
 }
 
 /// Gives up the log before `target`, segment by segment: writes the pages that need it, also home from the
@@ -85,12 +116,16 @@ async fn give_up(store: &PageStore, wal: &Wal, target: Lsn) -> Result<(), Checkp
         result = result.and(store.flush_to(step).await);
         let mut drained = DrainReport::default();
         if wal.keep() == Keep::ForSsdLoss {
-            drained = store.ssd().drain(DrainOptions::new().up_to(step)).await;
+            drained = store.ssd().drain(DrainOptions::new().up_to(step).pages(PAGES_AT_ONCE)).await;
         }
         // First, since part of it may be done.
         truncate(store, wal, true).await?;
         if let Some(error) = drained.stopped_by {
             return Err(pagetier::Error::from(error).into());
+        }
+        if drained.written >= PAGES_AT_ONCE {
+            shorten(store, wal, false).await?;
+            continue;
         }
         if next >= target || wal.next_to_go() == next {
             // A page that cannot go home keeps the log from here on, and is the cause if there is no room.

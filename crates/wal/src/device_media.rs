@@ -314,6 +314,11 @@ impl Media for DeviceMedia {
         self.read_at(self.body_at(self.find(start)?), self.body_bytes() as usize)
     }
 
+    fn peek(&mut self, start: u64, most: usize) -> io::Result<Vec<u8>> {
+        let most = most.next_multiple_of(BLOCK).min(self.body_bytes() as usize);
+        self.read_at(self.body_at(self.find(start)?), most)
+    }
+
     fn create(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
         // Calls that fail again and again must not take all slots. Nothing of what an earlier one left was
         // reported durable: a segment is created where the durable log ends.

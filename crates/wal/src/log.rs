@@ -54,6 +54,9 @@ pub(crate) const PAUSE_HELD: Duration = Duration::from_secs(1);
 /// The pause of what waits for room in a log that is long, and that a checkpoint could not shorten.
 const PAUSE_LONG: Duration = Duration::from_millis(50);
 
+/// How far a log may grow, in sixteenths of its limit, while pages that an opening found on the SSD go home.
+const SHARED_TO: u64 = 14;
+
 /// The number of pages that the store frees with one write.
 pub(crate) const FREES_AT_ONCE: usize = 128;
 
@@ -119,12 +122,20 @@ pub(crate) struct Shared {
     failing: AtomicBool,
     /// The medium was full, and the log has not been shortened since: the reserve may be used up.
     tight: AtomicBool,
-    /// The log up to here should go, because its medium is full or almost so; 0: there is room. A copy of
-    /// what the segments say, which a write may hold for long.
+    /// The log up to here should go, because its medium is full or almost so, or because it may not be
+    /// longer; 0: there is room. A copy of what the segments say, which a write may hold for long.
     to_go: AtomicU64,
-    /// The position up to which the oldest segment alone would go.
+    /// The position up to which the oldest segment alone would go that the pages need.
     next_to_go: AtomicU64,
-    /// Almost all segments that the medium takes are in use: changes wait for a checkpoint.
+    /// The record that ends here, and later ones, are needed by the pages, for whatever the log is kept.
+    kept: AtomicU64,
+    /// Where the log ended at the opening.
+    found: AtomicU64,
+    /// How many segments' worth of records there were when pages went home last in shares.
+    shared: AtomicU64,
+    /// The start of the second segment: the first one goes once no earlier record is kept.
+    second: AtomicU64,
+    /// Almost all that the log may have is in use: changes wait for a checkpoint.
     scarce: AtomicBool,
     /// No truncation will follow: waiting for one is pointless.
     abandoned: AtomicBool,
@@ -300,7 +311,9 @@ impl Wal {
     /// # Errors
     /// As [`Wal::open`].
     pub fn on(media: Box<dyn Media>, options: WalOptions) -> Result<Self, WalError> {
-        let (segments, oldest, end) = Segments::open(media, FIRST_LSN)?;
+        let (mut segments, oldest, end) = Segments::open(media, FIRST_LSN)?;
+        // What a recovery reads at most after a crash. What precedes it is checked if it is needed.
+        segments.check(end.saturating_sub(options.capacity_bytes))?;
         let next_signal = end + options.capacity_bytes / 32;
         let (id, blocks) = (segments.id(), segments.blocks());
         // A record has four bytes for its length.
@@ -341,6 +354,10 @@ impl Wal {
             tight: AtomicBool::new(false),
             to_go: AtomicU64::new(0),
             next_to_go: AtomicU64::new(0),
+            kept: AtomicU64::new(0),
+            found: AtomicU64::new(end),
+            shared: AtomicU64::new(0),
+            second: AtomicU64::new(u64::MAX),
             scarce: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
             record_bytes_max,
@@ -402,7 +419,7 @@ impl Wal {
         self.0.tight.load(Ordering::Acquire)
     }
 
-    /// The position up to which the log should go, for the room that this gives back.
+    /// The position up to which the log should go: its medium has little room left, or it may be no longer.
     pub(crate) fn to_go(&self) -> Option<Lsn> {
         Some(Lsn(self.0.to_go.load(Ordering::Acquire))).filter(|lsn| lsn.0 > 0)
     }
@@ -412,7 +429,21 @@ impl Wal {
         Lsn(self.0.next_to_go.load(Ordering::Acquire))
     }
 
-    /// Whether the medium takes few segments more.
+    /// While pages that were on the SSD at the opening hold the log: up to where they do, and how many
+    /// segments the log may grow by. Once per segment.
+    pub(crate) fn share_due(&self) -> Option<(Lsn, u64)> {
+        let (kept, found) = (self.0.kept.load(Ordering::Acquire), self.0.found.load(Ordering::Acquire));
+        if self.keep() != Keep::ForSsdLoss || kept == 0 || kept >= found {
+            return None;
+        }
+        let (segment, end) = (self.0.options.segment_bytes(), self.0.end.load(Ordering::Acquire));
+        let left =
+            (self.0.options.kept_bytes() / 16 * SHARED_TO).saturating_sub(end.saturating_sub(kept)) / segment;
+        let is_new = self.0.shared.swap(end / segment, Ordering::AcqRel) != end / segment;
+        is_new.then_some((Lsn(found), left.max(1)))
+    }
+
+    /// Whether the log may have few segments more.
     pub(crate) fn is_scarce(&self) -> bool {
         self.0.scarce.load(Ordering::Acquire)
     }
@@ -711,12 +742,17 @@ impl Wal {
         // Before the log is shortened: one that begins later than this is not the pages' (I45). Nothing goes
         // that is not covered by the record, whatever is released meanwhile.
         let held = self.0.state.lock().holds.values().copied().min().unwrap_or(u64::MAX);
-        let mut keep = keep.min(needed).min(Lsn(held));
-        if Lsn(0) < self.next_to_go() && self.next_to_go() < keep {
+        let kept = keep.min(needed);
+        let mut keep = kept.min(Lsn(held));
+        // Also if the log stays as it is, for the loss of an SSD: the next opening redoes what follows.
+        let recorded = self.0.from.load(Ordering::Acquire) + self.0.options.segment_bytes();
+        let lags = self.keep() == Keep::ForSsdLoss && recorded < needed.0;
+        if lags || self.0.second.load(Ordering::Acquire) < keep.0 {
             self.record(needed).await.map_err(|error| WalError::Unrecorded(Arc::new(error)))?;
         } else {
             keep = self.oldest();
         }
+        self.0.kept.fetch_max(kept.0, Ordering::AcqRel);
         if !self.0.blocks {
             return self.0.truncate(needed.0, keep.0);
         }
@@ -726,6 +762,12 @@ impl Wal {
         std::mem::forget(looks_again);
         let cut = move || turn.log.truncate(needed.0, keep.0);
         tokio::task::spawn_blocking(cut).await.map_err(|_| WalError::Stopped)?
+    }
+
+    /// The segments that a recovery reads, oldest first.
+    pub(crate) fn needed_starts(&self) -> Vec<u64> {
+        let needed = self.0.needed.load(Ordering::Acquire);
+        self.segment_starts().into_iter().filter(|start| needed <= *start).collect()
     }
 
     /// The segments' positions, oldest first.
@@ -895,9 +937,18 @@ impl Shared {
         // A full medium alone is no reason if the log is kept for a crash: pages in memory need it, and the
         // checkpoint that a full medium asks for writes them all.
         let is_full = self.tight.load(Ordering::Acquire) && self.options.keep == Keep::ForSsdLoss;
-        let to_go = segments.half(is_full).unwrap_or(0);
-        self.scarce.store(segments.are_scarce(), Ordering::Release);
-        self.next_to_go.store(segments.second().unwrap_or(0), Ordering::Release);
+        let kept = self.kept.load(Ordering::Acquire);
+        // One segment after the other goes once half of what may be kept is in use. After an opening there is
+        // room for more: pages go home in shares then.
+        let sixteenth = self.options.kept_bytes() / 16;
+        let (usual, long) = if kept < self.found.load(Ordering::Acquire) { (SHARED_TO, 15) } else { (8, 10) };
+        let beyond =
+            |bytes| segments.within(bytes).filter(|start| kept <= *start && segments.oldest() < *start);
+        let to_go = segments.half(is_full).max(beyond(sixteenth * usual)).unwrap_or(0);
+        let is_long = beyond(sixteenth * long).is_some();
+        self.scarce.store(is_long || segments.are_scarce(), Ordering::Release);
+        self.next_to_go.store(segments.after(kept).unwrap_or(0), Ordering::Release);
+        self.second.store(segments.after(0).unwrap_or(u64::MAX), Ordering::Release);
         if to_go > self.to_go.swap(to_go, Ordering::AcqRel) {
             self.grown.notify_one();
         }

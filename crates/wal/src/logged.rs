@@ -333,7 +333,9 @@ impl LoggedStore {
         let from = if wal.keep() == Keep::ForSsdLoss { store.redo_from(end, Loss::Ssd).await? } else { end };
         // The log that the next opening finds must end here.
         wal.flush(end).await?;
-        let needed = wal.oldest_unfinished().unwrap_or(end);
+        // Others may have changed pages meanwhile, through clones.
+        let pages = store.min_recovery_lsn().unwrap_or(end);
+        let needed = end.min(pages).min(wal.oldest_unfinished().unwrap_or(end));
         wal.record(needed).await?;
         store.shutdown().await?;
         wal.truncate(needed, from.min(needed)).await?;

@@ -51,6 +51,16 @@ pub trait Media: Send + Debug {
     /// The medium failed, or the segment is another log's.
     fn read(&mut self, start: u64) -> io::Result<Vec<u8>>;
 
+    /// The first `most` bytes of a segment, or fewer if it is shorter. Default: by [`Media::read`].
+    ///
+    /// # Errors
+    /// As [`Media::read`].
+    fn peek(&mut self, start: u64, most: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = self.read(start)?;
+        bytes.truncate(most);
+        Ok(bytes)
+    }
+
     /// Creates the segment with these contents, or replaces it as a whole, and makes it durable. After a
     /// crash the segment has either the new contents or the old ones. Later appends go to it.
     ///
@@ -277,7 +287,7 @@ impl FileMedia {
 
     fn identified(mut self) -> io::Result<Self> {
         self.id = match self.list()?.into_iter().min() {
-            Some(first) => identity(&self.whole(first)?)?,
+            Some(first) => identity(&self.beginning(first, HEADER_BYTES)?)?,
             None => RandomState::new().build_hasher().finish(),
         };
         Ok(self)
@@ -285,6 +295,31 @@ impl FileMedia {
 
     fn whole(&self, start: u64) -> io::Result<Vec<u8>> {
         self.dir.open(Path::new(&name_of(start)), Access::Read)?.read_from(0)
+    }
+
+    /// The first `most` bytes of a segment's file.
+    fn beginning(&self, start: u64, most: usize) -> io::Result<Vec<u8>> {
+        let file = self.dir.open(Path::new(&name_of(start)), Access::Read)?;
+        let (mut bytes, mut end) = (vec![0; most], 0);
+        while end < most {
+            match file.read_at(end as u64, &mut bytes[end..]) {
+                Ok(0) => break,
+                Ok(read) => end += read,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        bytes.truncate(end);
+        Ok(bytes)
+    }
+
+    fn without_header(&self, start: u64, mut bytes: Vec<u8>) -> io::Result<Vec<u8>> {
+        let of_this_log = identity(&bytes)? == self.id && crate::record::u64_at(&bytes, 16) == start;
+        if !of_this_log {
+            return Err(invalid("it is not a segment of this log"));
+        }
+        bytes.drain(..HEADER_BYTES);
+        Ok(bytes)
     }
 
     /// Gives a file the room to set aside, its end unchanged.
@@ -385,13 +420,11 @@ impl Media for FileMedia {
     }
 
     fn read(&mut self, start: u64) -> io::Result<Vec<u8>> {
-        let mut bytes = self.whole(start)?;
-        let of_this_log = identity(&bytes)? == self.id && crate::record::u64_at(&bytes, 16) == start;
-        if !of_this_log {
-            return Err(invalid("it is not a segment of this log"));
-        }
-        bytes.drain(..HEADER_BYTES);
-        Ok(bytes)
+        self.without_header(start, self.whole(start)?)
+    }
+
+    fn peek(&mut self, start: u64, most: usize) -> io::Result<Vec<u8>> {
+        self.without_header(start, self.beginning(start, HEADER_BYTES + most)?)
     }
 
     fn create(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {

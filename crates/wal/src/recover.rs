@@ -5,7 +5,7 @@ use crate::identity;
 use crate::log::Wal;
 use crate::redo::{Recovered, RedoError, redo};
 use crate::unfit::UnfitLog;
-use pagetier::errors::Advice;
+use pagetier::errors::{Advice, PoolError, TierError};
 use pagetier::{Error, OpenError, PageStore};
 use std::sync::Arc;
 
@@ -47,7 +47,8 @@ impl RecoverError {
 /// Recovers the pages of `store` from `wal`, before anything else uses a page. The store was opened with the
 /// log's gate ([`Wal::gate`]), which has checked that the log is the one that the pages need.
 ///
-/// 1. Redoes the log.
+/// 1. Redoes the log: from the last position that the store recorded for a crash, or all of it if an SSD was
+///    lost.
 /// 2. Begins this ownership of the store in the log, and lets the store record that.
 /// 3. Frees the pages whose records say so. If the store cannot free them at present, as on a full disk, the
 ///    next checkpoint retries.
@@ -76,7 +77,16 @@ pub async fn recover(store: &Arc<PageStore>, wal: &Wal) -> Result<Recovered, Rec
     let loss = store.ssd().loss().filter(|_| !needs.gives_up_log);
     let lost_pages = loss.as_ref().map_or(0, |loss| loss.pages());
     wal.make_found_durable().await?;
-    let recovered = redo(store, wal).await?;
+    let recovered = match redo(store, wal).await {
+        // A copy that was written before the position from which a crash needs the log. If the log is kept
+        // for the loss of the SSD, it has the page nevertheless.
+        Err(RedoError::Store(Error::Pool(PoolError::Tier(TierError::Corrupt { .. }))))
+            if wal.0.needs_all() =>
+        {
+            redo(store, wal).await?
+        }
+        redone => redone?,
+    };
     // After redo: should it find that the log has lost its end, the pages still take the one that has not.
     // The log before the manifest: an ownership that the manifest names is in the log. What the log has of
     // one that the manifest does not name has no record, and the next opening ignores it (I45).
@@ -95,9 +105,10 @@ pub async fn recover(store: &Arc<PageStore>, wal: &Wal) -> Result<Recovered, Rec
 /// An opening of the store that the log refused says why.
 pub(crate) fn opened<T>(store: Result<T, OpenError>) -> Result<T, RecoverError> {
     store.map_err(|error| match &error {
-        OpenError::Log { source } => match source.downcast_ref::<UnfitLog>() {
-            Some(unfit) => RecoverError::Unfit(*unfit),
-            None => RecoverError::Open(error),
+        OpenError::Log { source } => match (source.downcast_ref(), source.downcast_ref::<WalError>()) {
+            (Some(unfit), _) => RecoverError::Unfit(*unfit),
+            (_, Some(of_log)) => RecoverError::Log(of_log.clone()),
+            _ => RecoverError::Open(error),
         },
         _ => RecoverError::Open(error),
     })

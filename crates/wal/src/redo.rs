@@ -87,7 +87,7 @@ struct Seen {
 pub(crate) async fn redo(store: &PageStore, wal: &Wal) -> Result<Recovered, RedoError> {
     let (mut done, mut seen) = (Recovered::default(), Seen::default());
     let at_once = (store.frames() / 4).clamp(1, PAGES_AT_ONCE) as usize;
-    for start in wal.segment_starts() {
+    for start in wal.needed_starts() {
         let bytes = wal.segment(start)?;
         let mut parts = Vec::new();
         for record in Records::new(start, &bytes) {

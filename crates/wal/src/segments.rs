@@ -82,35 +82,37 @@ pub(crate) struct Segments {
     full: bool,
     /// The segment that was removed last, if its removal failed: it may be there or not.
     leaving: Option<u64>,
+    /// What the opening found is sound from here on.
+    checked: u64,
 }
 
 impl Segments {
-    /// Reads the log; also returns its start and its end. Writes nothing.
+    /// Reads what the log has of each segment, and the records of the last one; also returns its start and
+    /// its end. Writes nothing. The other records are read where a recovery needs them
+    /// ([`Segments::check`]): a log that is kept for the loss of the SSD can be far longer than that.
     pub(crate) fn open(mut media: Box<dyn Media>, first_lsn: u64) -> Result<(Self, u64, u64), WalError> {
         let mut starts = media.list().map_err(|e| at(&*media, 0, e))?;
         starts.sort_unstable();
-        let mut end = starts.first().copied().unwrap_or(first_lsn);
-        let (mut segments, mut tail) = (VecDeque::new(), Vec::new());
+        let oldest = starts.first().copied().unwrap_or(first_lsn);
+        let (mut end, mut tail) = (oldest, Vec::new());
+        let mut segments = VecDeque::new();
         for (i, &start) in starts.iter().enumerate() {
-            let bytes = media.read(start).map_err(|e| at(&*media, start, e))?;
+            let is_last = i + 1 == starts.len();
+            let read = if is_last { media.read(start) } else { media.peek(start, PREFIX_BYTES) };
+            let bytes = read.map_err(|e| at(&*media, start, e))?;
             let (mut segment, mut bytes) = split(start, bytes)
                 .ok_or_else(|| WalError::Damaged { path: media.path(start), at: start })?;
-            let next = starts.get(i + 1);
-            if let Some(&next) = next {
-                // Bytes beyond the start of the successor belong to a failed append.
-                bytes.truncate((next - start) as usize);
+            if is_last {
+                end = sound_end(start, &bytes);
+                if is_rotten(start, end, &bytes) {
+                    return Err(WalError::Damaged { path: media.path(start), at: end });
+                }
+                bytes.truncate((end - start) as usize);
+                segment.is_empty = bytes.is_empty();
+                tail = bytes;
             }
-            let sound = sound_end(start, &bytes);
-            let rotten = next.is_none() && is_rotten(start, sound, &bytes);
-            if rotten || next.is_some_and(|&next| next != sound) {
-                return Err(WalError::Damaged { path: media.path(start), at: sound });
-            }
-            bytes.truncate((sound - start) as usize);
-            segment.is_empty = bytes.is_empty();
             segments.push_back(segment);
-            (end, tail) = (sound, bytes);
         }
-        let oldest = starts.first().copied().unwrap_or(first_lsn);
         let (generation, previous) =
             segments.back().map_or((0, 0), |last: &Segment| (last.generation, last.previous));
         let segments = Self {
@@ -125,8 +127,19 @@ impl Segments {
             failed: false,
             full: false,
             leaving: None,
+            checked: starts.last().copied().unwrap_or(first_lsn),
         };
         Ok((segments, oldest, end))
+    }
+
+    /// Checks that the records after position `from` are sound, and without a gap.
+    pub(crate) fn check(&mut self, from: u64) -> Result<(), WalError> {
+        let (starts, checked) = (self.starts(), self.checked);
+        for pair in starts.windows(2).filter(|pair| from < pair[1] && pair[0] < checked) {
+            self.read(pair[0], pair[1])?;
+        }
+        self.checked = self.checked.min(self.holding(from.saturating_add(1)));
+        Ok(())
     }
 
     /// What the opening found, oldest first.
@@ -261,7 +274,15 @@ impl Segments {
         let damaged = || WalError::Damaged { path: self.media.path(start), at: start };
         let (_, mut bytes) = split(start, bytes).ok_or_else(damaged)?;
         let next = self.segments.iter().map(|segment| segment.start).find(|next| *next > start);
-        bytes.truncate(next.unwrap_or(end).min(end).saturating_sub(start) as usize);
+        // Bytes beyond the start of the successor belong to a failed append.
+        bytes.truncate(next.unwrap_or(end).saturating_sub(start) as usize);
+        if let Some(next) = next {
+            let sound = sound_end(start, &bytes);
+            if sound != next {
+                return Err(WalError::Damaged { path: self.media.path(start), at: sound });
+            }
+        }
+        bytes.truncate(end.saturating_sub(start) as usize);
         Ok(bytes)
     }
 
@@ -296,6 +317,13 @@ impl Segments {
         Ok(created)
     }
 
+    /// Where the oldest segment begins that leaves the log no longer than `bytes`.
+    pub(crate) fn within(&self, bytes: u64) -> Option<u64> {
+        let end = self.segments.back()?.start + self.active_bytes;
+        let starts = || self.segments.iter().map(|segment| segment.start);
+        starts().find(|start| end - start <= bytes).or(starts().next_back())
+    }
+
     /// Whether the medium was full at the last append, though the reserve may have taken the records.
     pub(crate) fn was_full(&self) -> bool {
         self.full
@@ -310,9 +338,9 @@ impl Segments {
         half.filter(|_| due && self.segments.len() > 1)
     }
 
-    /// Where the second segment begins.
-    pub(crate) fn second(&self) -> Option<u64> {
-        self.segments.get(1).map(|segment| segment.start)
+    /// Where the first segment begins, of the second and later ones, that has no record up to `kept`.
+    pub(crate) fn after(&self, kept: u64) -> Option<u64> {
+        self.segments.iter().skip(1).map(|segment| segment.start).find(|start| kept <= *start)
     }
 
     /// Whether almost all segments that the medium takes are in use.

@@ -6,4 +6,5 @@ mod frozen;
 mod full_disk;
 mod readmission;
 mod right_log;
+mod ssd_log;
 mod taken_over;

@@ -5,7 +5,7 @@ use pagetier::device::SharedDevice;
 use pagetier::errors::Advice;
 use pagetier::{Builder, Error, Location, MemoryManifest, PageId, PageStore, SpaceId};
 use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SimDevice, SimPower};
-use pagetier_wal::{Keep, LoggedStore, Wal, WalOptions};
+use pagetier_wal::{Keep, LoggedStore, MiniTx, Wal, WalOptions};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -167,6 +167,57 @@ async fn an_ssd_that_took_writes_back_costs_no_commit() {
             assert_eq!(get(&db, page).await.unwrap(), newest, "{page}, {keep:?}, kill: {kill}");
         }
         db.close().await.unwrap();
+    }
+}
+
+/// Engines that clone store and log may go on while one of them closes the store.
+#[tokio::test(start_paused = true)]
+async fn a_crash_in_a_close_loses_no_commit_that_came_meanwhile() {
+    for (seed, keep) in [(0, Keep::ForCrash), (4, Keep::ForSsdLoss)] {
+        let devices = Devices::new();
+        let db = devices.open(keep).await;
+        let space = db.spaces().create("t").await.unwrap();
+        let page = |no| PageId::new(space, no);
+        for no in 0..PAGES {
+            put(&db, page(no), 1).await.unwrap();
+        }
+        db.sync().await.unwrap();
+        let (store, wal) = (Arc::clone(db.store()), db.wal().clone());
+        let commit = async |no, version: u32| {
+            let mut change = MiniTx::new(Some(&wal));
+            let at = change.add(store.get_mut(page(no)).await.unwrap());
+            change.write(at, 8 * version as usize, &u64::from(version).to_le_bytes());
+            change.write(at, 1000, &[version as u8; 500]);
+            wal.flush(change.commit().unwrap()).await.unwrap();
+        };
+        // The close waits for this guard before it looks where the log ends, and for the others afterwards.
+        let mut change = MiniTx::new(Some(&wal));
+        let at = change.add(store.get_mut_owned(page(0)).await.unwrap());
+        change.write(at, 1000, &[2; 500]);
+        change.commit().unwrap();
+        let before = store.get_mut_owned(page(0)).await.unwrap();
+        let closing = tokio::spawn(db.close());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        let mut after = Vec::new();
+        for no in 1..30 {
+            commit(no, 2).await;
+            after.push(store.get_mut_owned(page(no)).await.unwrap());
+        }
+        for version in 2..8 {
+            for no in 30..PAGES {
+                commit(no, version).await;
+            }
+        }
+        drop(before);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        assert!(!closing.is_finished());
+        let devices = devices.after_crash(false, seed);
+        closing.abort();
+        drop(after);
+        let db = devices.open(keep).await;
+        for no in 1..PAGES {
+            assert_eq!(get(&db, page(no)).await.unwrap(), if no < 30 { 2 } else { 7 }, "{no}");
+        }
     }
 }
 

@@ -76,14 +76,14 @@ impl Drop for Waiting {
 
 impl SsdTier {
     /// Writes every page home whose newest version is on the SSD alone, for at most `deadline`. Meanwhile the
-    /// SSD gets no new only copies. With `up_to` only those pages that redo would need the log up to there
-    /// for, and until all of them were copied once, the SSD gets what it always gets: changes since then are
-    /// newer. Runs in a task of its own. Cancel-safe: that task ends after its current batch when this future
-    /// is dropped.
+    /// SSD gets no new only copies. With `only` no more pages than that, and those that redo would need the
+    /// log up to there for; until all of them were copied once, the SSD gets what it always gets: changes
+    /// since then are newer. Runs in a task of its own. Cancel-safe: that task ends after its current batch
+    /// when this future is dropped.
     pub fn drain(
         &self,
         deadline: Option<Duration>,
-        up_to: Option<Lsn>,
+        only: Option<(Lsn, u64)>,
         progress: Option<Box<dyn Fn(DrainProgress) + Send + Sync>>,
     ) -> Boxed<'_, DrainReport> {
         Box::pin(async move {
@@ -91,10 +91,10 @@ impl SsdTier {
             let waiting = Waiting(Arc::clone(&drain));
             // Stop new only copies first, then list the old ones. The other way round, the list would never
             // be empty under load.
-            let draining = up_to.is_none().then(|| Draining::new(&self.core));
+            let draining = only.is_none().then(|| Draining::new(&self.core));
             let (core, task_drain) = (Arc::clone(&self.core), Arc::clone(&drain));
             let task = task::spawn(&self.core.runtime, async move {
-                core.drain_up_to(up_to, &task_drain, progress).await;
+                core.drain_pages(only, &task_drain, progress).await;
                 drop(draining);
             });
             match deadline {
@@ -112,23 +112,29 @@ impl SsdTier {
 }
 
 impl Core {
-    async fn drain_up_to(
+    /// Slots that back home writes need only an HDD flush.
+    async fn settle_backing(self: &Arc<Self>) -> Result<(), DeviceError> {
+        let settles = {
+            let state = self.state.lock();
+            state.home.flush_would_settle() || state.slots.wants_home_flush(&|_| false)
+        };
+        if settles { self.flush_hdd().await } else { Ok(()) }
+    }
+
+    async fn drain_pages(
         self: &Arc<Self>,
-        up_to: Option<Lsn>,
+        only: Option<(Lsn, u64)>,
         drain: &DrainState,
         progress: Option<Box<dyn Fn(DrainProgress) + Send + Sync>>,
     ) {
         // Wait for the slot writes that were in flight when the drain began.
         drop(self.writers.write().await);
-        // Slots that back home writes need only an HDD flush.
-        let settles = {
-            let state = self.state.lock();
-            state.home.flush_would_settle() || state.slots.wants_home_flush(&|_| false)
-        };
-        if settles && let Err(source) = self.flush_hdd().await {
+        if let Err(source) = self.settle_backing().await {
             *drain.stopped_by.lock() = Some(source);
             return;
         }
+        let (up_to, pages_max) = only.unzip();
+        let pages_max = pages_max.map_or(usize::MAX, |pages| usize::try_from(pages).unwrap_or(usize::MAX));
         let mut skip = FxHashSet::default();
         let report = |left: usize| {
             if let Some(progress) = &progress {
@@ -140,13 +146,15 @@ impl Core {
         loop {
             // While a version is copied home, its page may be rewritten on the SSD (without a ring it must
             // be), so look again until no only copy is left.
-            let left: Vec<PageId> = {
+            let mut left: Vec<PageId> = {
                 let state = self.state.lock();
                 let mut only = state.slots.only_copies();
                 only.retain(|(page, lsn)| up_to.is_none_or(|up_to| *lsn <= up_to) && !skip.contains(page));
                 only.into_iter().map(|(page, _)| page).collect()
             };
             report(left.len() + skip.len());
+            let tried = drain.written.load(Ordering::Relaxed) as usize + skip.len();
+            left.truncate(pages_max.saturating_sub(tried));
             let stopped = drain.given_up.load(Ordering::Acquire) || self.stopping.load(Ordering::Acquire);
             if stopped || self.refusing.cause().is_some() {
                 return;
@@ -184,7 +192,9 @@ impl Core {
             }
             // What is left was rewritten meanwhile, and its older changes still count: pages that are written
             // as fast as the HDD takes them would go on for ever.
-            draining.get_or_insert_with(|| Draining::new(self));
+            if pages_max == usize::MAX {
+                draining.get_or_insert_with(|| Draining::new(self));
+            }
         }
     }
 }

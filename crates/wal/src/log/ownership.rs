@@ -10,6 +10,7 @@ use pagetier::{LogGate, Lsn, PageStore};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 impl Wal {
     /// The log as a store's gate. The gate does not keep the log open: tasks of a dropped store may hold it
@@ -78,9 +79,11 @@ impl Wal {
         }
         let store = self.0.store.lock().upgrade().ok_or(pagetier::Error::Closed)?;
         let needed = needed.min(self.oldest_unfinished().unwrap_or(needed));
-        // A record that ends at this position or before is not needed.
-        let from = needed.0.saturating_sub(1).max(self.0.from.load(Ordering::Acquire));
-        let mark = self.0.mark_at(self.durable().0, from);
+        // A record that ends at this position or before is not needed. Never beyond what is durable: after a
+        // crash, other records may follow there.
+        let durable = self.durable().0;
+        let from = needed.0.saturating_sub(1).min(durable).max(self.0.from.load(Ordering::Acquire));
+        let mark = self.0.mark_at(durable, from);
         // A store that was closed has recorded the last of them.
         if self.0.recorded.lock().as_ref() != Some(&mark) {
             store.record_log(mark).await?;
@@ -128,9 +131,33 @@ impl Shared {
         self.owned.store(false, Ordering::Release);
         let awaits = needs.ownership > 0 && self.id != 0 && !needs.reads_only;
         self.awaits_recovery.store(awaits, Ordering::Release);
-        let from = needs.recorded.map_or(0, |mark| mark.from.0);
-        self.from.store(from.max(self.oldest.load(Ordering::Acquire)), Ordering::Release);
+        let from = needs.recorded.map_or(0, |mark| mark.from.0).min(output.reached);
+        let oldest = self.oldest.load(Ordering::Acquire);
+        // The log may begin earlier, for the loss of an SSD: then all of it is needed.
+        let needed =
+            if needs.lost.is_none() { output.segments.holding(from.saturating_add(1)) } else { oldest };
+        self.needed.store(needed.max(oldest), Ordering::Release);
+        self.from.store(from.max(oldest), Ordering::Release);
+        // Of another opening, perhaps.
+        self.kept.store(0, Ordering::Release);
+        self.found.store(output.reached, Ordering::Release);
         Ok(())
+    }
+
+    /// Checks what a recovery will read. Blocks, unless it is no more than the capacity, which an opening has
+    /// read.
+    fn check_needed(&self) -> Result<(), WalError> {
+        let check = || self.output.lock().segments.check(self.needed.load(Ordering::Acquire));
+        match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+            Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(check),
+            _ => check(),
+        }
+    }
+
+    /// After this, a recovery reads all that there is: pages that the SSD should have are damaged.
+    pub(crate) fn needs_all(&self) -> bool {
+        let oldest = self.oldest.load(Ordering::Acquire);
+        self.needed.swap(oldest, Ordering::AcqRel) > oldest
     }
 
     /// Whether the log belongs to a store that records what it needs of it.
@@ -191,7 +218,9 @@ impl LogGate for Gate {
     }
 
     fn check(&self, needs: &LogNeeds) -> Result<(), GateError> {
-        self.log()?.check(needs).map_err(|unfit| Arc::new(unfit) as GateError)
+        let log = self.log()?;
+        log.check(needs).map_err(|unfit| Arc::new(unfit) as GateError)?;
+        log.check_needed().map_err(|error| Arc::new(error) as GateError)
     }
 
     fn make_durable(&self, lsn: Lsn) -> GateFuture<'_> {

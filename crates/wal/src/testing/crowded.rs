@@ -15,7 +15,8 @@ use std::time::Duration;
 
 const PAGE: u64 = 4096;
 const LOG_BYTES: u64 = (64 << 10) + 8 * (256 << 10);
-const OPTIONS: WalOptions = WalOptions { capacity_bytes: 128 << 10, keep: Keep::ForSsdLoss };
+const OPTIONS: WalOptions =
+    WalOptions { capacity_bytes: 128 << 10, keep: Keep::ForSsdLoss, ssd_log_bytes: None };
 const SPACE: &str = "pages";
 const PAGES: u32 = 40;
 /// Changed again and again; the others once.

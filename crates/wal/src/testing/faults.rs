@@ -446,7 +446,7 @@ fn a_reserve_whose_use_failed_is_still_the_reserve() {
 /// Capacities that no block divides, and others than the log was made with.
 #[tokio::test]
 async fn a_device_takes_a_log_of_any_capacity() {
-    let options = |capacity_bytes| WalOptions { capacity_bytes, keep: Keep::ForCrash };
+    let options = |capacity_bytes| WalOptions { capacity_bytes, keep: Keep::ForCrash, ssd_log_bytes: None };
     for (first, then) in [(1001 * 4096, 1001 * 4096), (10_000_000, 1 << 20), (1 << 20, 64 << 20)] {
         let device = Arc::new(SimDevice::new("log", 32 << 20, 1, &SimPower::new()).with_alignment(4096));
         let open = |capacity| {

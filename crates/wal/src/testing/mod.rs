@@ -23,10 +23,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The bytes of a segment's header.
 const HEADER: u64 = 32;
 
-const LIMITS: WalOptions = WalOptions { capacity_bytes: 1 << 20, keep: Keep::ForCrash };
+const LIMITS: WalOptions = WalOptions { capacity_bytes: 1 << 20, keep: Keep::ForCrash, ssd_log_bytes: None };
 
 /// A segment has 64 KiB, so that a history has several.
-const SMALL: WalOptions = WalOptions { capacity_bytes: 64 << 10, keep: Keep::ForCrash };
+const SMALL: WalOptions = WalOptions { capacity_bytes: 64 << 10, keep: Keep::ForCrash, ssd_log_bytes: None };
 
 /// A log that is in use, as after a store has accepted it.
 fn in_use(media: Box<dyn Media>, options: WalOptions) -> Result<Wal, WalError> {

@@ -48,6 +48,10 @@ impl Media for Inline {
         self.media.read(start)
     }
 
+    fn peek(&mut self, start: u64, most: usize) -> io::Result<Vec<u8>> {
+        self.media.peek(start, most)
+    }
+
     fn create(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
         let done = self.media.create(start, bytes);
         self.wrote(start, bytes, done)

@@ -15,6 +15,8 @@ pub(super) struct Terms {
     pub(super) keep: Keep,
     pub(super) capacity: u64,
     pub(super) slots: u64,
+    /// How long the log may be that is kept for the loss of the SSD.
+    pub(super) ssd_log_bytes: u64,
     /// The log is on files instead of a device.
     pub(super) on_files: bool,
     pub(super) slot_bytes: u64,
@@ -33,11 +35,12 @@ impl Terms {
         let least = capacity * 4 / slot_bytes * if keep == Keep::ForSsdLoss { 3 } else { 1 };
         let slots = least + [1, 2, 4, 8][(mixed >> 3 & 3) as usize];
         let slot_bytes = if mixed >> 5 & 3 == 3 { 2 * slot_bytes } else { slot_bytes };
-        Self { keep, capacity, slots, slot_bytes, on_files: mixed >> 7 & 1 == 1 }
+        let ssd_log_bytes = capacity * [2, 3, 4, 8][(mixed >> 8 & 3) as usize];
+        Self { keep, capacity, slots, ssd_log_bytes, slot_bytes, on_files: mixed >> 7 & 1 == 1 }
     }
 
     pub(super) fn options(self) -> WalOptions {
-        WalOptions::new().capacity_bytes(self.capacity).keep(self.keep)
+        WalOptions::new().capacity_bytes(self.capacity).keep(self.keep).ssd_log_bytes(self.ssd_log_bytes)
     }
 
     /// The size of the log's device.
