@@ -17,8 +17,8 @@ fn pool_policies_keep_their_word() {
 fn ssd_policies_keep_their_word() {
     let many = [
         "cac:ageing=2,sketch",
-        "cac:ageing=2,dirty,strict-zone",
-        "cc:ageing=2,rewrite",
+        "cac:ageing=2,strict-zone",
+        "cc:ageing=2",
         "auto:pin=forever",
         "auto:pin=half-life-1",
     ];
