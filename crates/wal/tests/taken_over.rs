@@ -5,7 +5,7 @@ use pagetier::device::SharedDevice;
 use pagetier::{Builder, PageId, PageMut, PageSize, PageStore, SpaceId, pool_bytes_for};
 use pagetier_devio::{Device, SimDevice, SimPower, SimSeat};
 use pagetier_wal::{Keep, LoggedStore, Wal, WalError, WalOptions};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const SSD_BYTES: u64 = 200 * 4096;
@@ -82,4 +82,58 @@ async fn a_former_owner_commits_nothing_once_its_lease_is_over() {
         assert_eq!(next.get(page(no)).await.unwrap()[0], value, "page {no}");
     }
     next.close().await.unwrap();
+}
+
+/// The power of the volumes fails, too, in the middle of their writes, and the SSD is gone with its machine.
+#[tokio::test(start_paused = true)]
+async fn a_store_on_a_volume_that_tears_is_taken_over_again_and_again() {
+    const PAGES: usize = 160;
+    let device = |name, seed| SimDevice::new(name, 0, seed, &SimPower::new());
+    let mut volumes = Volumes { homes: Arc::new(device("homes", 1)), log: Arc::new(device("log", 2)) };
+    volumes.log.grow(64 << 20).unwrap();
+    let known = Arc::new(Mutex::new([(0_u8, 0_u8); PAGES]));
+    let mut repaired = 0;
+    for takeover in 0..60 {
+        let db = Arc::new(volumes.take().await);
+        repaired += db.recovery().repaired;
+        let space = match db.spaces().find("t") {
+            Some(space) => space,
+            None => db.spaces().create("t").await.unwrap(),
+        };
+        let page = move |no: usize| PageId::new(space, no as u32);
+        for no in 0..PAGES {
+            let (acknowledged, begun) = known.lock().unwrap()[no];
+            if begun > 0 {
+                let found = db.get_or_create(page(no)).await.unwrap();
+                assert!(found.iter().all(|byte| *byte == found[0]), "page {no} is mixed");
+                assert!([acknowledged, begun].contains(&found[0]), "page {no} at takeover {takeover}");
+                known.lock().unwrap()[no] = (found[0], found[0]);
+            }
+        }
+        let (writer, noted) = (Arc::clone(&db), Arc::clone(&known));
+        let writes = tokio::spawn(async move {
+            for no in (0..).map(|n| (n * 7 + takeover) % PAGES) {
+                let value = {
+                    let (_, begun) = &mut noted.lock().unwrap()[no];
+                    *begun = begun.wrapping_add(1).max(1);
+                    *begun
+                };
+                put(&writer, page(no), value).await.unwrap();
+                tokio::time::sleep(Duration::from_micros(200)).await;
+                noted.lock().unwrap()[no].0 = value;
+            }
+        });
+        tokio::time::sleep(Duration::from_millis(30 + 7 * takeover as u64)).await;
+        let (power, seed) = (SimPower::new(), 2 * takeover as u64);
+        let homes = volumes.homes.after_power_cut(seed, &power).with_latency(Duration::from_millis(2));
+        let log = volumes.log.after_power_cut(seed + 1, &power);
+        // What the old machine still acknowledges, nobody hears.
+        let heard = *known.lock().unwrap();
+        writes.abort();
+        let _ = writes.await;
+        drop(db);
+        *known.lock().unwrap() = heard;
+        volumes = Volumes { homes: Arc::new(homes), log: Arc::new(log) };
+    }
+    assert!(repaired > 10, "{repaired} homes were torn");
 }

@@ -106,6 +106,7 @@ const EXAMINATIONS: &[&str] = &[
     "Wal::on",
     "WalOptions::capacity_bytes",
     "WalOptions::keep",
+    "WalOptions::ssd_log_bytes",
     "WalOptions::new",
 ];
 
