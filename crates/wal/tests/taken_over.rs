@@ -127,7 +127,7 @@ async fn a_store_on_a_volume_that_tears_is_taken_over_again_and_again() {
         let (power, seed) = (SimPower::new(), 2 * takeover as u64);
         let homes = volumes.homes.after_power_cut(seed, &power).with_latency(Duration::from_millis(2));
         let log = volumes.log.after_power_cut(seed + 1, &power);
-        // What the old machine still acknowledges, nobody hears.
+        // As of the power cut: the aborted task may get another acknowledgement.
         let heard = *known.lock().unwrap();
         writes.abort();
         let _ = writes.await;
