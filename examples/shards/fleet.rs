@@ -31,6 +31,8 @@ impl Fleet {
         let mut processes = Vec::new();
         for no in 0..cli.processes {
             std::fs::create_dir_all(cli.host_dir(no))?;
+            // A process of an earlier run that is about to end would answer there.
+            let _ = std::fs::remove_file(cli.host_dir(no).join("socket"));
             let arguments = std::env::args_os().skip(1);
             let process = Command::new(std::env::current_exe()?)
                 .args(arguments)

@@ -25,9 +25,7 @@ struct Host {
 
 /// Serves until standard input ends.
 pub(crate) async fn run(cli: Cli, no: u32) -> Result<(), Failure> {
-    let socket = cli.host_dir(no).join("socket");
-    let _ = std::fs::remove_file(&socket);
-    let listener = UnixListener::bind(&socket)?;
+    let listener = UnixListener::bind(cli.host_dir(no).join("socket"))?;
     let shards = (0..cli.shards).map(|_| RwLock::new(None)).collect();
     let host = Arc::new(Host { cli, no, shards, dividing: Mutex::new(()) });
     let accepting = tokio::spawn({

@@ -36,13 +36,25 @@ struct Script {
     group: Option<usize>,
     /// The candidate that it asks about before it decides.
     candidate: Option<SlotId>,
+    /// Whether it names slots to write back.
+    names_victims: bool,
 }
 
 impl Script {
     fn new(verdict: Verdict, through: bool) -> (Box<Self>, Notes) {
         let notes = Notes::default();
         let own = Arc::clone(&notes);
-        (Box::new(Self { notes: own, verdict, through, group: None, candidate: None }), notes)
+        (
+            Box::new(Self {
+                notes: own,
+                verdict,
+                through,
+                group: None,
+                candidate: None,
+                names_victims: false,
+            }),
+            notes,
+        )
     }
 
     fn note(&self, told: Told) {
@@ -95,7 +107,7 @@ impl SlotPolicy for Script {
     }
 
     fn next_victims(&mut self, n: usize, _: Millis, out: &mut Vec<SlotId>) {
-        out.extend((0..SLOTS).map(SlotId).take(n));
+        out.extend((0..SLOTS).map(SlotId).take(if self.names_victims { n } else { 0 }));
     }
 
     fn write_through(&self) -> bool {
@@ -143,7 +155,8 @@ fn of_a_slot_write_that_failed_the_policy_is_told_that_its_page_is_not_there() {
 
 #[test]
 fn the_policy_learns_which_slots_a_write_back_made_clean() {
-    let (policy, notes) = Script::new(Verdict::AdmitFree, false);
+    let (mut policy, notes) = Script::new(Verdict::AdmitFree, false);
+    policy.names_victims = true;
     let mut slots = slots(policy, 0, SLOTS);
     for no in 0..6 {
         let mut stamp = || Stamp::from_bits(u64::from(no) + 100);
