@@ -74,7 +74,8 @@ impl WalOptions {
     /// home bit by bit, and changes wait at fifteen sixteenths. So a recovery with a longer log than that
     /// lets changes wait until all of them are home. A shorter log costs more writes of the HDD: a page that
     /// is changed again and again goes home about once in the time in which the log grows by half of its
-    /// limit. Less than two capacities counts as that. Default: eight capacities.
+    /// limit, so choose some times the SSD's size (the guide has figures). Less than two capacities counts as
+    /// that. Default: eight capacities.
     pub fn ssd_log_bytes(mut self, bytes: u64) -> Self {
         self.ssd_log_bytes = Some(bytes);
         self
