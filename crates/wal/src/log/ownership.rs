@@ -10,7 +10,6 @@ use pagetier::{LogGate, Lsn, PageStore};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use tokio::runtime::{Handle, RuntimeFlavor};
 
 impl Wal {
     /// The log as a store's gate. The gate does not keep the log open: tasks of a dropped store may hold it
@@ -147,11 +146,7 @@ impl Shared {
     /// Checks what a recovery will read. Blocks, unless it is no more than the capacity, which an opening has
     /// read.
     fn check_needed(&self) -> Result<(), WalError> {
-        let check = || self.output.lock().segments.check(self.needed.load(Ordering::Acquire));
-        match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
-            Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(check),
-            _ => check(),
-        }
+        self.output.lock().segments.check(self.needed.load(Ordering::Acquire))
     }
 
     /// After this, a recovery reads all that there is: pages that the SSD should have are damaged.
