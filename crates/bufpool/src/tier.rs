@@ -227,7 +227,7 @@ pub trait LogGate: Send + Sync + 'static {
     fn make_durable(&self, lsn: Lsn) -> GateFuture<'_>;
 
     /// Checks that this is the log that the store needs. Called once by each opening, before it changes
-    /// anything. Default: any log is.
+    /// anything. It may block while it reads a log that an SSD's loss calls for. Default: any log is.
     ///
     /// # Errors
     /// It is not, and the opening is refused with this error.
