@@ -128,10 +128,18 @@ pub trait DirFile: Debug + Send + Sync {
     /// # Errors
     /// The system's error.
     fn read_from(&self, at: u64) -> Result<Vec<u8>> {
+        self.read_part(at, usize::MAX)
+    }
+
+    /// The same, but no more than `most` bytes.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn read_part(&self, at: u64, most: usize) -> Result<Vec<u8>> {
         let (mut bytes, mut end) = (Vec::new(), 0);
-        loop {
+        while end < most {
             // Grown as it is read: a length that the file claims is not trusted.
-            bytes.resize(end + (64 << 10).max(end), 0);
+            bytes.resize((end + (64 << 10).max(end)).min(most), 0);
             match self.read_at(at + end as u64, &mut bytes[end..]) {
                 Ok(0) => break,
                 Ok(read) => end += read,

@@ -1,7 +1,8 @@
 //! Fuzzy checkpoints truncate the log while the engine runs.
 
 use crate::error::CheckpointError;
-use crate::log::{PAUSE_HELD, Shared, Wal};
+use crate::log::room::PAUSE_HELD;
+use crate::log::{Shared, Wal};
 use crate::options::Keep;
 use pagetier::{DrainOptions, DrainReport, Loss, Lsn, PageStore};
 use pagetier_devio::Owner;
@@ -61,7 +62,7 @@ pub(crate) async fn step(store: &Arc<PageStore>, wal: &Wal) -> Result<(), Checkp
     // Before a truncation, after which the medium does not count as full.
     let to_go = wal.to_go();
     // For a crash first: what the disk takes long for must not hold changes up.
-    shorten(store, wal, false).await?;
+    shorten(store, wal).await?;
     match to_go {
         Some(lsn) => give_up(store, wal, lsn).await?,
         None => bring_home_found(store, wal).await?,
@@ -87,20 +88,20 @@ async fn bring_home_found(store: &PageStore, wal: &Wal) -> Result<(), Checkpoint
         let pages = left.min(PAGES_AT_ONCE);
         // What it cannot do is left for the next shares, and is an error once the log is too long.
         let drained = store.ssd().drain(DrainOptions::new().up_to(up_to).pages(pages)).await;
-        shorten(store, wal, false).await?;
+        shorten(store, wal).await?;
         left = if drained.written < pages { 0 } else { left - pages };
     }
     Ok(())
 }
 
 /// Makes a recovery after a crash short: writes the pages with the oldest changes if that is due.
-async fn shorten(store: &PageStore, wal: &Wal, force: bool) -> Result<(), CheckpointError> {
+async fn shorten(store: &PageStore, wal: &Wal) -> Result<(), CheckpointError> {
     let capacity = wal.capacity_bytes();
     let mut written = Ok(());
     if wal.len_bytes() > capacity / 4 * 3 {
         written = store.flush_to(Lsn(wal.end().0.saturating_sub(capacity / 8 * 5))).await;
     }
-    truncate(store, wal, force).await?;
+    truncate(store, wal, false).await?;
     Ok(written?)
 }
 
@@ -124,7 +125,7 @@ async fn give_up(store: &PageStore, wal: &Wal, target: Lsn) -> Result<(), Checkp
             return Err(pagetier::Error::from(error).into());
         }
         if drained.written >= PAGES_AT_ONCE {
-            shorten(store, wal, false).await?;
+            shorten(store, wal).await?;
             continue;
         }
         if next >= target || wal.next_to_go() == next {

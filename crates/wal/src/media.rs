@@ -299,18 +299,7 @@ impl FileMedia {
 
     /// The first `most` bytes of a segment's file.
     fn beginning(&self, start: u64, most: usize) -> io::Result<Vec<u8>> {
-        let file = self.dir.open(Path::new(&name_of(start)), Access::Read)?;
-        let (mut bytes, mut end) = (vec![0; most], 0);
-        while end < most {
-            match file.read_at(end as u64, &mut bytes[end..]) {
-                Ok(0) => break,
-                Ok(read) => end += read,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        bytes.truncate(end);
-        Ok(bytes)
+        self.dir.open(Path::new(&name_of(start)), Access::Read)?.read_part(0, most)
     }
 
     fn without_header(&self, start: u64, mut bytes: Vec<u8>) -> io::Result<Vec<u8>> {

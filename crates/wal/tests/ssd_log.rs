@@ -188,6 +188,30 @@ async fn no_position_beyond_the_durable_log_is_recorded() {
     db.close().await.unwrap();
 }
 
+/// The log that is kept for the loss of the SSD has what a crash needs no record of, too.
+#[tokio::test]
+async fn a_damaged_copy_that_redo_meets_is_made_anew_from_the_older_log() {
+    let mut case = Case::new(options(), 8);
+    let db = case.open(false).await.unwrap();
+    case.change(&db, 250).await;
+    assert!(db.wal().is_whole() && db.stats().ssd.dirty_pages > 30);
+    crash(db).await;
+    let file = case.dir.path().join("pages/ssd.cache");
+    let mut bytes = fs::read(&file).unwrap();
+    // Every page there, and nothing else.
+    for page in bytes.chunks_mut(4096).filter(|page| page.len() == 4096 && page[1000] > 0) {
+        if page[500..2000].iter().all(|byte| *byte == page[500]) {
+            page[1000] ^= 1;
+        }
+    }
+    fs::write(&file, bytes).unwrap();
+    let db = case.open(false).await.unwrap();
+    let all = len(db.wal()) / CHANGED as u64;
+    assert!(db.recovered().records + 5 >= all, "{} of {all}", db.recovered().records);
+    case.expect_all(&db).await;
+    db.close().await.unwrap();
+}
+
 /// What only the loss of the SSD needs is read, and found damaged, before anything is given up for it.
 #[tokio::test]
 async fn damage_in_the_older_log_matters_once_the_ssd_is_lost() {

@@ -1,0 +1,151 @@
+//! How long the log may become: what a recovery after a crash reads, what is kept for the loss of the SSD, and
+//! what its medium takes. Asks for checkpoints in time, and lets changes wait for them.
+
+use super::{Shared, Wal};
+use crate::options::Keep;
+use crate::segments::Segments;
+use pagetier::Lsn;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// The pause after a checkpoint that could not make enough room, as during a backup, which holds the log.
+pub(crate) const PAUSE_HELD: Duration = Duration::from_secs(1);
+/// The pause of what waits for room in a log that is long, and that a checkpoint could not shorten.
+const PAUSE_LONG: Duration = Duration::from_millis(50);
+
+/// How far a log may grow, in sixteenths of its limit, while pages that an opening found on the SSD go home.
+const SHARED_TO: u64 = 14;
+
+impl Wal {
+    /// Whether the log should become as short as it can be, for the room that this gives back.
+    pub(crate) fn is_tight(&self) -> bool {
+        self.0.tight.load(Ordering::Acquire)
+    }
+
+    /// The position up to which the log should go: its medium has little room left, or it may be no longer.
+    pub(crate) fn to_go(&self) -> Option<Lsn> {
+        Some(Lsn(self.0.to_go.load(Ordering::Acquire))).filter(|lsn| lsn.0 > 0)
+    }
+
+    /// The position up to which the oldest segment alone would go.
+    pub(crate) fn next_to_go(&self) -> Lsn {
+        Lsn(self.0.next_to_go.load(Ordering::Acquire))
+    }
+
+    /// While pages that were on the SSD at the opening hold the log: up to where they do, and how many
+    /// segments the log may grow by. Once per segment.
+    pub(crate) fn share_due(&self) -> Option<(Lsn, u64)> {
+        let (kept, found) = (self.0.kept.load(Ordering::Acquire), self.0.found.load(Ordering::Acquire));
+        if self.keep() != Keep::ForSsdLoss || kept == 0 || kept >= found {
+            return None;
+        }
+        let (segment, end) = (self.0.options.segment_bytes(), self.0.end.load(Ordering::Acquire));
+        let left =
+            (self.0.options.kept_bytes() / 16 * SHARED_TO).saturating_sub(end.saturating_sub(kept)) / segment;
+        let is_new = self.0.shared.swap(end / segment, Ordering::AcqRel) != end / segment;
+        is_new.then_some((Lsn(found), left.max(1)))
+    }
+
+    /// Whether the log may have few segments more.
+    pub(crate) fn is_scarce(&self) -> bool {
+        self.0.scarce.load(Ordering::Acquire)
+    }
+
+    /// Whether changes should wait for a checkpoint.
+    pub(crate) fn is_long(&self) -> bool {
+        self.len_bytes() > self.0.options.capacity_bytes || self.is_scarce()
+    }
+
+    /// Bytes that a recovery after a crash would read.
+    #[must_use]
+    pub fn len_bytes(&self) -> u64 {
+        self.0.end.load(Ordering::Acquire).saturating_sub(self.0.needed.load(Ordering::Acquire))
+    }
+
+    /// Waits until the log has grown by another fraction of its capacity, or by a segment.
+    pub async fn grown(&self) {
+        self.0.grown.notified().await;
+    }
+
+    /// The notification that [`Wal::grown`] waits for. A task that waits for it does not keep the log open.
+    pub(crate) fn growth(&self) -> Arc<Notify> {
+        Arc::clone(&self.0.grown)
+    }
+
+    /// Wakes the current or the next call of [`Wal::grown`].
+    pub fn signal_grown(&self) {
+        self.0.grown.notify_one();
+    }
+
+    /// Waits until the log is below its capacity and its medium takes more, or until it is abandoned.
+    /// Callers must hold no locks and no pages.
+    pub async fn has_room(&self) {
+        let full = || self.is_long() && !self.is_abandoned();
+        while full() {
+            let truncated = self.0.truncated.notified();
+            tokio::pin!(truncated);
+            truncated.as_mut().enable();
+            if !full() {
+                return;
+            }
+            self.signal_grown();
+            truncated.await;
+            if full() {
+                // The checkpoint could not make enough room, as during a backup, which holds the log. One
+                // after the other would find the same.
+                let pause = tokio::time::sleep(if self.is_scarce() { PAUSE_HELD } else { PAUSE_LONG });
+                tokio::pin!(pause);
+                loop {
+                    let truncated = self.0.truncated.notified();
+                    tokio::pin!(truncated);
+                    truncated.as_mut().enable();
+                    if !full() {
+                        return;
+                    }
+                    tokio::select! {
+                        () = &mut pause => break,
+                        () = truncated => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Releases all tasks that wait for room, because no checkpoint will follow.
+    pub fn abandon(&self) {
+        self.0.abandoned.store(true, Ordering::Release);
+        self.0.truncated.notify_waiters();
+    }
+
+    /// Whether [`Wal::abandon`] was called.
+    #[must_use]
+    pub fn is_abandoned(&self) -> bool {
+        self.0.abandoned.load(Ordering::Acquire)
+    }
+}
+
+impl Shared {
+    /// Notes how much of the medium's room is used; asks for a checkpoint if that is most.
+    pub(super) fn note_room(&self, segments: &Segments) {
+        // A full medium alone is no reason if the log is kept for a crash: pages in memory need it, and the
+        // checkpoint that a full medium asks for writes them all.
+        let is_full = self.tight.load(Ordering::Acquire) && self.options.keep == Keep::ForSsdLoss;
+        let kept = self.kept.load(Ordering::Acquire);
+        // One segment after the other goes once half of what may be kept is in use. After an opening there is
+        // room for more: pages go home in shares then.
+        let sixteenth = self.options.kept_bytes() / 16;
+        let (usual, long) = if kept < self.found.load(Ordering::Acquire) { (SHARED_TO, 15) } else { (8, 10) };
+        let beyond =
+            |bytes| segments.within(bytes).filter(|start| kept <= *start && segments.oldest() < *start);
+        let to_go = segments.half(is_full).max(beyond(sixteenth * usual)).unwrap_or(0);
+        let is_long = beyond(sixteenth * long).is_some();
+        self.scarce.store(is_long || segments.are_scarce(), Ordering::Release);
+        self.next_to_go.store(segments.after(kept).unwrap_or(0), Ordering::Release);
+        self.second.store(segments.after(0).unwrap_or(u64::MAX), Ordering::Release);
+        if to_go > self.to_go.swap(to_go, Ordering::AcqRel) {
+            self.grown.notify_one();
+        }
+    }
+}
