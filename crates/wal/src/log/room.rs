@@ -1,5 +1,5 @@
-//! How long the log may become: what a recovery after a crash reads, what is kept for the loss of the SSD, and
-//! what its medium takes. Asks for checkpoints in time, and lets changes wait for them.
+//! How long the log may become: what a recovery after a crash reads, what is kept for the loss of the SSD,
+//! and what its medium takes. Asks for checkpoints in time, and lets changes wait for them.
 
 use super::{Shared, Wal};
 use crate::options::Keep;
