@@ -161,7 +161,7 @@ async fn hint(store: Arc<PageStore>, stop: Arc<AtomicBool>, seed: u64) {
         if stop.load(Ordering::Relaxed) {
             return;
         }
-        let hints = SpaceHints::new().never_to_ssd(step % 2 == 0).frames_max([5, 20, 9][step as usize % 3]);
+        let hints = SpaceHints::new().never_to_ssd(step % 2 == 0);
         store.spaces().set_hints(if step % 3 == 0 { OTHER } else { SPACE }, hints).unwrap();
     }
 }

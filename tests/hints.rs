@@ -54,20 +54,19 @@ async fn hints_are_read_back_shown_and_forgotten_with_their_space_or_the_store()
     let store = fixture.open().await;
     let space = grown(&store).await;
     store.sync().await.unwrap();
-    let hints = off().retention(Retention::KeepInMemory).frames_max(20);
+    let hints = off().retention(Retention::KeepInMemory);
     store.spaces().set_hints(space, hints).unwrap();
     assert_eq!(store.spaces().hints(space).unwrap(), hints);
     for no in 0..30 {
         read(&store, space, no).await.unwrap();
     }
-    let info = &store.spaces().list()[0];
-    assert_eq!((info.hints, info.frames), (hints, Some(20)));
+    assert_eq!(store.spaces().list()[0].hints, hints);
     let why = store.why(PageId::new(space, 29)).unwrap();
     assert_eq!(why.hints, hints);
     let shown = why.to_string();
-    assert!(shown.contains("hints   kept in memory, never to the SSD, at most 20 frames"), "{shown}");
+    assert!(shown.contains("hints   kept in memory, never to the SSD"), "{shown}");
     let json = serde_json::to_string(&hints).unwrap();
-    assert_eq!(json, r#"{"retention":"keep-in-memory","never_to_ssd":true,"frames_max":20}"#);
+    assert_eq!(json, r#"{"retention":"keep-in-memory","never_to_ssd":true}"#);
     assert_eq!(serde_json::from_str::<SpaceHints>(&json).unwrap(), hints);
     assert_eq!(serde_json::from_str::<SpaceHints>("{}").unwrap(), SpaceHints::new());
 
@@ -200,11 +199,10 @@ async fn change_everything(store: Arc<PageStore>, space: SpaceId, stop: Arc<Atom
     let all = [
         SpaceHints::new().retention(Retention::KeepInMemory),
         off().retention(Retention::ScanOnly),
-        SpaceHints::new().frames_max(12),
         SpaceHints::new(),
-        off().frames_max(5),
-        SpaceHints::new().retention(Retention::ScanOnly).frames_max(30),
-        off().retention(Retention::KeepInMemory).frames_max(40),
+        off(),
+        SpaceHints::new().retention(Retention::ScanOnly),
+        off().retention(Retention::KeepInMemory),
     ];
     let (pools, ssds) = (PoolPolicy::ALL, SsdPolicy::ALL);
     for step in seed as usize.. {
@@ -261,35 +259,6 @@ async fn hints_change_under_load_with_sizes_and_policies_and_a_power_cut_loses_n
             check(&opened, space, known, &what).await;
         }
         no_findings(&opened, &what).await;
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_quota_holds_in_the_store_and_other_spaces_keep_their_frames() {
-    for &policy in PoolPolicy::ALL {
-        let fixture = Fixture::new();
-        let store = fixture.builder().pool_policy(policy).open().await.unwrap();
-        let (space, few) = (grown(&store).await, second(&store).await);
-        store.sync().await.unwrap();
-        store.spaces().set_hints(few, SpaceHints::new().frames_max(8)).unwrap();
-        // With read-ahead.
-        for no in 0..PAGES {
-            read(&store, few, no).await.unwrap();
-        }
-        assert!(in_memory(&store, few) <= 8, "{policy}");
-        for no in 0..40 {
-            read(&store, space, no).await.unwrap();
-        }
-        let others = in_memory(&store, space);
-        for version in 2..4 {
-            write_all(&store, few, version).await;
-            assert!(store.spaces().list()[1].frames.unwrap() <= 8, "{policy}");
-            // A request that waits too long for a write takes a frame beyond the quota.
-            assert!(in_memory(&store, space) + 3 >= others, "{policy}");
-        }
-        store.sync().await.unwrap();
-        expect_all(&store, few, 3).await;
-        store.validate().unwrap();
     }
 }
 
@@ -353,7 +322,7 @@ async fn a_space_can_be_dropped_while_its_copies_leave() {
         let space = grown(&store).await;
         write_all(&store, space, 2).await;
         store.sync().await.unwrap();
-        store.spaces().set_hints(space, off().frames_max(10)).unwrap();
+        store.spaces().set_hints(space, off()).unwrap();
         tokio::time::sleep(Duration::from_micros(seed * 3_917)).await;
         store.spaces().drop(space).await.unwrap();
         let next = second(&store).await;

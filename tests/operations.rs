@@ -224,7 +224,6 @@ impl Run {
             Shrink => self.shrink().await,
             Hints => {
                 let hints = SpaceHints::new().never_to_ssd(nth % 4 < 2);
-                let hints = if nth % 3 == 0 { hints.frames_max(8) } else { hints };
                 let kept = [Retention::Usual, Retention::KeepInMemory, Retention::ScanOnly];
                 store.spaces().set_hints(self.space, hints.retention(kept[nth % 3]))
             }

@@ -134,8 +134,7 @@ impl Display for PageWhy {
                 _ => None,
             };
             let ssd = self.hints.never_to_ssd.then(|| "never to the SSD".to_owned());
-            let quota = self.hints.frames_max.map(|max| format!("at most {max} frames"));
-            let all: Vec<String> = retention.into_iter().chain(ssd).chain(quota).collect();
+            let all: Vec<String> = retention.into_iter().chain(ssd).collect();
             writeln!(f, "hints   {}", all.join(", "))?;
         }
         Ok(())

@@ -6,7 +6,7 @@ use crate::store::shared::Shared;
 use crate::volume::space_hints::SpaceHints;
 use crate::volume::table::SpaceInfo;
 use pagetier_page::SpaceId;
-use pagetier_policy::pool::PoolHints;
+use pagetier_policy::pool::Retention;
 
 impl Spaces<'_> {
     /// Replaces the hints of `space`. Pool and SSD apply them at once; copies of a space that is kept off
@@ -26,11 +26,10 @@ impl Spaces<'_> {
     ///
     /// let store = builder.open().await?;
     /// let archive = store.spaces().create("archive").await?;
-    /// let hints = SpaceHints::new().retention(Retention::ScanOnly).never_to_ssd(true).frames_max(100);
+    /// let hints = SpaceHints::new().retention(Retention::ScanOnly).never_to_ssd(true);
     /// store.spaces().set_hints(archive, hints)?;
     ///
-    /// let listed = &store.spaces().list()[0];
-    /// assert_eq!((listed.hints, listed.frames), (hints, Some(0)));
+    /// assert_eq!(store.spaces().list()[0].hints, hints);
     /// # Ok(())
     /// # }
     /// ```
@@ -49,7 +48,7 @@ impl Spaces<'_> {
             all.insert(space, hints);
         }
         // Under the lock: of two calls at once, pool, SSD and the table must all end with the same one.
-        shared.pool.set_hints(space, hints.for_pool());
+        shared.pool.set_retention(space, hints.retention);
         shared.tier.keep_off(space, hints.never_to_ssd);
         drop(all);
         tracing::info!(%space, ?hints, "the space has new hints");
@@ -75,7 +74,7 @@ impl Shared {
     pub(crate) fn forget_hints(&self, space: SpaceId) {
         let mut all = self.hints.lock();
         if all.remove(&space).is_some() {
-            self.pool.set_hints(space, PoolHints::default());
+            self.pool.set_retention(space, Retention::Usual);
             self.tier.keep_off(space, false);
         }
     }
@@ -85,7 +84,6 @@ impl Shared {
         let mut spaces = self.volume.list();
         for space in &mut spaces {
             space.hints = self.hints_of(space.id);
-            space.frames = self.pool.frames_of(space.id).map(|frames| frames as u64);
         }
         spaces
     }

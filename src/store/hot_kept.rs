@@ -86,7 +86,7 @@ impl PageStore {
         shared.ending.here()?;
         let space = self.hot_space().await?;
         let hints = SpaceHints::new().retention(Retention::ScanOnly).never_to_ssd(true);
-        self.spaces().set_hints(space, hints.frames_max(shared.batch() as u64))?;
+        self.spaces().set_hints(space, hints)?;
         let list = Arc::new(List::new(space, shared.tier.subscribe()));
         let (ends, mut ended) = watch::channel(false);
         let replaced = shared.hot.current.lock().replace(Current { list: Arc::clone(&list), ends });

@@ -20,8 +20,8 @@ use super::page_store::PageStore;
 /// assert_eq!(store.spaces().pages(space)?, 0);
 /// assert_eq!(store.spaces().list()[0].name, "orders");
 /// // Say how the space is used, free pages, and return their room.
-/// store.spaces().set_hints(space, SpaceHints::new().frames_max(64))?;
-/// assert_eq!(store.spaces().hints(space)?.frames_max, Some(64));
+/// store.spaces().set_hints(space, SpaceHints::new().never_to_ssd(true))?;
+/// assert!(store.spaces().hints(space)?.never_to_ssd);
 /// store.allocate(space).await?;
 /// store.spaces().sync(space).await?; // durable, without the pages of other spaces
 /// assert_eq!(store.spaces().free(space, 0..u32::MAX).await?, 1);

@@ -1,7 +1,7 @@
 //! What an engine hints for a space.
 
 use pagetier_page::SpaceId;
-use pagetier_policy::pool::{PoolHints, Retention};
+use pagetier_policy::pool::Retention;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
@@ -11,11 +11,10 @@ use serde::{Deserialize, Serialize};
 /// ```
 /// use pagetier::{Retention, SpaceHints};
 ///
-/// // A tree's inner pages; an archive that reports read from end to end, in a bounded part of the pool.
+/// // A tree's inner pages; an archive that reports read from end to end.
 /// let inner = SpaceHints::new().retention(Retention::KeepInMemory);
-/// let archive = SpaceHints::new().retention(Retention::ScanOnly).never_to_ssd(true).frames_max(256);
-/// assert_eq!(archive.frames_max, Some(256));
-/// # let _ = inner;
+/// let archive = SpaceHints::new().retention(Retention::ScanOnly).never_to_ssd(true);
+/// assert_ne!(inner, archive);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -25,8 +24,6 @@ pub struct SpaceHints {
     pub retention: Retention,
     /// Whether its pages get no copies on the SSD.
     pub never_to_ssd: bool,
-    /// The maximum number of frames that hold its pages, at least 1; `None`: any number.
-    pub frames_max: Option<u64>,
 }
 
 impl SpaceHints {
@@ -51,23 +48,6 @@ impl SpaceHints {
     pub fn never_to_ssd(mut self, never: bool) -> Self {
         self.never_to_ssd = never;
         self
-    }
-
-    /// A quota: at most `frames` frames hold its pages, or one if that is 0. A frame is a page of the pool
-    /// ([`crate::stats::Stats::frames`]). At the quota, the page of the space that was used longest ago
-    /// makes room for the next. No request fails because of it. If all of those pages are dirty or being
-    /// read, a request waits up to 100 ms for one. After that, or if writes fail, or if guards pin all
-    /// pages, it takes a frame beyond the quota. Threads that request pages of the space at the same instant
-    /// may also exceed it. Later requests give such frames back. Default: no quota.
-    #[must_use]
-    pub fn frames_max(mut self, frames: u64) -> Self {
-        self.frames_max = Some(frames);
-        self
-    }
-
-    pub(crate) fn for_pool(self) -> PoolHints {
-        let Self { retention, frames_max, .. } = self;
-        PoolHints { retention, frames_max: frames_max.map(|max| usize::try_from(max).unwrap_or(usize::MAX)) }
     }
 }
 

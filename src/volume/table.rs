@@ -49,8 +49,6 @@ pub struct SpaceInfo {
     pub free: u32,
     /// How its pages are to be treated; by default as the policies decide.
     pub hints: SpaceHints,
-    /// The frames that hold its pages, or read them; counted only for a space with hints for memory.
-    pub frames: Option<u64>,
 }
 
 /// The spaces and their extents.
@@ -165,7 +163,7 @@ impl Volume {
         let info = |id: SpaceId, s: &SpaceEntry| {
             let free = s.free.pages();
             let hints = SpaceHints::default();
-            SpaceInfo { id, name: s.name.clone(), pages: s.pages, free, hints, frames: None }
+            SpaceInfo { id, name: s.name.clone(), pages: s.pages, free, hints }
         };
         let mut all: Vec<SpaceInfo> =
             self.spaces.iter().filter(|s| !s.dropping).map(|s| info(*s.key(), &s)).collect();

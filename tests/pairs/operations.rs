@@ -349,7 +349,7 @@ pub(crate) const SPACE_OPERATIONS: &[Operation] = &[
         name: "set hints",
         methods: &["Spaces::set_hints", "Spaces::hints"],
         run: run!(|w, s| {
-            let hints = SpaceHints::new().never_to_ssd(s == Side::First).frames_max(8);
+            let hints = SpaceHints::new().never_to_ssd(s == Side::First);
             w.store.spaces().set_hints(w.main, hints)?;
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
             w.store.spaces().set_hints(w.main, SpaceHints::new())?;

@@ -7,7 +7,6 @@
 //! until several large reads are in flight: a device with a queue needs them, and one that keeps up does not.
 
 use crate::guard::PageRef;
-use crate::hints::Own;
 use crate::inner::{PoolInner, bump};
 use crate::load::keep;
 use crate::params::PoolError;
@@ -135,14 +134,13 @@ impl Cursor {
 
     fn look_ahead<T: Tier>(&mut self, inner: &Arc<PoolInner<T>>) {
         let params = inner.params();
-        let capped = |pages: usize| inner.frames.hints.ahead_max(self.space, pages as u32);
-        let window = capped(params.read_ahead_pages);
+        let window = params.read_ahead_pages as u32;
         if window == 0 {
             return;
         }
         let in_bytes = |bytes: usize| bytes / params.page_size.bytes();
         let least = window + window / 2;
-        let most = capped(in_bytes(REACH_BYTES_MAX).min(params.frames / 16)).max(least);
+        let most = (in_bytes(REACH_BYTES_MAX).min(params.frames / 16) as u32).max(least);
         let reach = least.saturating_add(window.saturating_mul(self.waits)).min(most);
         // Beyond the first few reads, four of them make up the reach: fewer and larger ones cost less.
         let count = (reach / 4).min(in_bytes(READ_BYTES_MAX) as u32).max(window);
@@ -174,7 +172,6 @@ impl<T: Tier> PoolInner<T> {
 
     /// Reads `count` pages from `first` on, as long as frames are available at once.
     pub(crate) fn read_ahead(self: &Arc<Self>, first: PageId, count: u32) {
-        let count = self.frames.hints.ahead_max(first.space, count);
         let mut run: Vec<(FrameId, IoBuf)> = Vec::new();
         let mut from = first;
         for no in first.no..first.no.saturating_add(count) {
@@ -200,15 +197,11 @@ impl<T: Tier> PoolInner<T> {
         {
             return None;
         }
-        let frame = match self.frames.hints.exceeds_quota(page.space, 1) {
-            // Never waits: a frame that must be cleaned first is worth more to a request than to a guess.
-            false if self.is_barren() => return None,
-            false => self.frames.take_free().or_else(|| self.evict())?,
-            true => match self.evict_own(page.space) {
-                Own::Frame(frame) => frame,
-                Own::Later | Own::Nothing => return None,
-            },
-        };
+        // Never waits: a frame that must be cleaned first is worth more to a request than to a guess.
+        if self.is_barren() {
+            return None;
+        }
+        let frame = self.frames.take_free().or_else(|| self.evict())?;
         if !self.enter(frame, page) {
             self.frames.give_back(frame);
             return None;

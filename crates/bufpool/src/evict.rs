@@ -43,12 +43,6 @@ impl<T: Tier> PoolInner<T> {
         if self.closing.load(Ordering::Relaxed) {
             return Err(PoolError::Closed);
         }
-        // A space at its quota pays with one of its own pages, even while frames are free.
-        if self.frames.hints.exceeds_quota(page.space, 1)
-            && let Some(frame) = self.frame_within_quota(page).await?
-        {
-            return Ok(frame);
-        }
         let evicted = || if self.is_barren() { None } else { self.evict() };
         if let Some(frame) = self.frames.take_free().or_else(evicted) {
             return Ok(frame);
@@ -182,7 +176,6 @@ impl<T: Tier> PoolInner<T> {
         // loaded, changed and written, and the tier would then take this older image for the newest.
         let displaced = self.tier.evicted(page, logical, image);
         bucket.remove(&self.frames.all, victim);
-        self.frames.hints.left(page);
         drop(bucket);
         // The bucket is free again, the policy is not: a load of the same page into another frame cannot
         // insert it before this removal, or the policy would hold the page twice.

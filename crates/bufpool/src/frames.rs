@@ -6,7 +6,7 @@
 use crate::arena::Arena;
 use crate::frame::{Frame, NO_LSN};
 use crate::free::FreeStack;
-use crate::hinted_spaces::Hints;
+use crate::hints::Hints;
 use crate::memory::Growable;
 use crate::table::Table;
 use crate::unwritten::Unwritten;
@@ -223,7 +223,6 @@ impl Frames {
     pub(crate) fn unlist(&self, frame: FrameId, page: PageId) {
         let bucket = self.table.lock(page);
         bucket.remove(&self.all, frame);
-        self.hints.left(page);
         self.at(frame).word.orphan();
     }
 }

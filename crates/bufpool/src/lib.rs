@@ -18,7 +18,6 @@ mod frame;
 mod frames;
 mod free;
 mod guard;
-mod hinted_spaces;
 mod hints;
 mod hits;
 mod inner;

@@ -159,7 +159,6 @@ impl<T: Tier> PoolInner<T> {
         // Latched before it can be found: otherwise a lookup would see the bytes of the page before.
         self.frames.at(frame).word.begin_fill();
         bucket.insert(&self.frames.all, frame);
-        self.frames.hints.entered(page);
         true
     }
 

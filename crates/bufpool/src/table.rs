@@ -150,12 +150,6 @@ impl Table {
         Bucket { table: self, bucket: self.bucket(page), page, _guard: guard }
     }
 
-    /// Runs `run` while nothing enters or leaves the table.
-    pub(crate) fn quiet<R>(&self, run: impl FnOnce() -> R) -> R {
-        let _locked: Vec<_> = self.locks.iter().map(Mutex::lock).collect();
-        run()
-    }
-
     /// Takes each lock once: everything done under one of them before is visible afterwards.
     pub(crate) fn pass_locks(&self) {
         self.locks.iter().for_each(|lock| drop(lock.lock()));

@@ -1,6 +1,6 @@
 //! A pool policy under hints: hand-made cases, and every policy against the obligations of a policy.
 
-use pagetier_policy::pool::{HintedPool, PoolHints, Resident, Retention};
+use pagetier_policy::pool::{HintedPool, Resident, Retention};
 use pagetier_policy::{
     Access, CleanReason, Costs, FrameId, FramePolicy, FramePolicyParams, FrameState, Location, PageId,
     PoolPolicy, SpaceId,
@@ -13,10 +13,6 @@ const FRAMES: u32 = 16;
 fn hinted(policy: PoolPolicy, frames: u32) -> HintedPool {
     let params = FramePolicyParams::new(frames as usize, Costs::PAPER);
     HintedPool::new(policy.build(&params), frames as usize)
-}
-
-fn hints(retention: Retention, frames_max: Option<usize>) -> PoolHints {
-    PoolHints { retention, frames_max }
 }
 
 fn put(pool: &mut HintedPool, frame: u32, space: u32) {
@@ -38,7 +34,7 @@ fn evicted(pool: &mut HintedPool) -> Vec<u32> {
 fn kept_pages_leave_last_and_the_one_used_longest_ago_first() {
     for &policy in PoolPolicy::ALL {
         let mut pool = hinted(policy, FRAMES);
-        pool.set_hints(SpaceId(1), hints(Retention::KeepInMemory, None), &[]);
+        pool.set_retention(SpaceId(1), Retention::KeepInMemory, &[]);
         (0..4).for_each(|frame| put(&mut pool, frame, 1));
         (4..8).for_each(|frame| put(&mut pool, frame, 2));
         pool.hit(FrameId(1), false);
@@ -53,7 +49,7 @@ fn kept_pages_leave_last_and_the_one_used_longest_ago_first() {
 fn kept_pages_leave_a_quarter_of_the_frames_to_others() {
     for &policy in PoolPolicy::ALL {
         let mut pool = hinted(policy, FRAMES);
-        pool.set_hints(SpaceId(1), hints(Retention::KeepInMemory, None), &[]);
+        pool.set_retention(SpaceId(1), Retention::KeepInMemory, &[]);
         (0..13).for_each(|frame| put(&mut pool, frame, 1));
         (13..16).for_each(|frame| put(&mut pool, frame, 2));
         assert_eq!(pool.victim(&mut |_| true), Some(FrameId(0)), "{policy}: 13 of 16 are kept");
@@ -69,7 +65,7 @@ fn kept_pages_leave_a_quarter_of_the_frames_to_others() {
 fn scan_only_pages_leave_first_once_they_exceed_their_share_or_their_time() {
     for &policy in PoolPolicy::ALL {
         let mut pool = hinted(policy, FRAMES);
-        pool.set_hints(SpaceId(1), hints(Retention::ScanOnly, None), &[]);
+        pool.set_retention(SpaceId(1), Retention::ScanOnly, &[]);
         (4..10).for_each(|frame| put(&mut pool, frame, 2));
         (0..3).for_each(|frame| put(&mut pool, frame, 1));
         pool.hit(FrameId(0), false);
@@ -85,29 +81,10 @@ fn scan_only_pages_leave_first_once_they_exceed_their_share_or_their_time() {
 }
 
 #[test]
-fn a_space_with_a_quota_names_its_page_used_longest_ago() {
-    for &policy in PoolPolicy::ALL {
-        for retention in [Retention::Usual, Retention::KeepInMemory, Retention::ScanOnly] {
-            let mut pool = hinted(policy, FRAMES);
-            pool.set_hints(SpaceId(1), hints(retention, Some(3)), &[]);
-            (0..3).for_each(|frame| put(&mut pool, frame, 1));
-            put(&mut pool, 3, 2);
-            pool.hit(FrameId(0), false);
-            // Uses of scan-only pages do not count.
-            let first = if retention == Retention::ScanOnly { 0 } else { 1 };
-            assert_eq!(pool.victim_of(SpaceId(1), &mut |_| true), Some(FrameId(first)), "{policy}");
-            assert_eq!(pool.victim_of(SpaceId(1), &mut |frame| frame.0 == 2), Some(FrameId(2)));
-            assert_eq!(pool.victim_of(SpaceId(1), &mut |_| false), None);
-            assert_eq!(pool.victim_of(SpaceId(2), &mut |_| true), None, "it has no quota");
-        }
-    }
-}
-
-#[test]
 fn what_leaves_early_because_of_hints_takes_half_of_a_cleaners_batch() {
     let mut pool = hinted(PoolPolicy::Lru, FRAMES);
-    pool.set_hints(SpaceId(1), hints(Retention::Usual, Some(4)), &[]);
-    pool.set_hints(SpaceId(3), hints(Retention::KeepInMemory, None), &[]);
+    pool.set_retention(SpaceId(1), Retention::ScanOnly, &[]);
+    pool.set_retention(SpaceId(3), Retention::KeepInMemory, &[]);
     (0..2).for_each(|frame| put(&mut pool, frame, 3));
     (2..6).for_each(|frame| put(&mut pool, frame, 2));
     (6..10).for_each(|frame| put(&mut pool, frame, 1));
@@ -116,8 +93,8 @@ fn what_leaves_early_because_of_hints_takes_half_of_a_cleaners_batch() {
         pool.clean_set(depth, max, &mut |_| FrameState::Dirty, &mut set);
         set.into_iter().map(|frame| frame.0).collect::<Vec<_>>()
     };
-    // The next victim of the quota's space, then those of the pool.
-    assert_eq!(clean(&mut pool, 8, 4), [6, 2, 3, 4]);
+    // The first scan-only pages, then those of the pool.
+    assert_eq!(clean(&mut pool, 8, 4), [6, 7, 2, 3]);
     assert_eq!(clean(&mut pool, 8, 2), [6, 2]);
     // As deep as all frames: the kept ones come last.
     assert_eq!(clean(&mut pool, 16, 16)[8..], [0, 1]);
@@ -131,13 +108,11 @@ enum Event {
     Dirtied(u32),
     /// Evicts a page; the bits mark the frames that are refused.
     Evict(u32),
-    /// Evicts a page of a space.
-    EvictOf(u32, u32),
     Discard(u32),
     Cleaned(u32),
     Clean(usize, usize),
     Frames(u32),
-    Hints(u32, Retention, Option<usize>),
+    Retention(u32, Retention),
     Switch(usize),
 }
 
@@ -152,12 +127,11 @@ fn event() -> impl Strategy<Value = Event> {
         8 => (frame(), any::<bool>()).prop_map(|(f, w)| Event::Hit(f, w)),
         4 => frame().prop_map(Event::Dirtied),
         5 => refused().prop_map(Event::Evict),
-        3 => (space(), refused()).prop_map(|(s, r)| Event::EvictOf(s, r)),
         1 => frame().prop_map(Event::Discard),
         3 => frame().prop_map(Event::Cleaned),
         3 => (0..12usize, 0..12usize).prop_map(|(d, m)| Event::Clean(d, m)),
         1 => (1..2 * FRAMES).prop_map(Event::Frames),
-        3 => (space(), retention(), prop::option::of(1..8usize)).prop_map(|(s, r, q)| Event::Hints(s, r, q)),
+        3 => (space(), retention()).prop_map(|(s, r)| Event::Retention(s, r)),
         1 => (0..PoolPolicy::ALL.len()).prop_map(Event::Switch),
     ]
 }
@@ -167,12 +141,11 @@ fn event() -> impl Strategy<Value = Event> {
 struct Caller {
     pool: HintedPool,
     held: BTreeMap<u32, (u32, bool)>,
-    hints: BTreeMap<u32, PoolHints>,
 }
 
 impl Caller {
     fn apply(&mut self, event: Event) -> Result<(), TestCaseError> {
-        let Self { pool, held, hints } = self;
+        let Self { pool, held } = self;
         match event {
             Event::Put(frame, space, access) => {
                 pool.insert(FrameId(frame), PageId::new(SpaceId(space), frame), Location::Hdd, access);
@@ -192,17 +165,6 @@ impl Caller {
                         held.remove(&victim.0);
                     }
                     None => prop_assert!(!held.keys().any(|frame| accepts(*frame))),
-                }
-            }
-            Event::EvictOf(space, refused) => {
-                let accepts = |frame: u32| refused & 1 << frame == 0;
-                let victim = pool.victim_of(SpaceId(space), &mut |frame| accepts(frame.0));
-                let quota = hints.get(&space).is_some_and(|hints| hints.frames_max.is_some());
-                let some = held.iter().any(|(frame, (of, _))| *of == space && accepts(*frame));
-                prop_assert_eq!(victim.is_some(), quota && some);
-                if let Some(victim) = victim {
-                    prop_assert_eq!(held.remove(&victim.0).map(|(of, _)| of), Some(space));
-                    pool.remove(victim, true);
                 }
             }
             Event::Discard(frame) => {
@@ -227,8 +189,7 @@ impl Caller {
                 prop_assert!(set.iter().all(|frame| state(*frame) == FrameState::Dirty));
             }
             Event::Frames(frames) => pool.set_frames(frames as usize),
-            Event::Hints(space, retention, frames_max) => {
-                let new = PoolHints { retention, frames_max };
+            Event::Retention(space, retention) => {
                 let mut resident = Vec::new();
                 pool.first_to_go(&mut |frame| {
                     let (of, dirty) = held[&frame.0];
@@ -238,8 +199,7 @@ impl Caller {
                     }
                     false
                 });
-                pool.set_hints(SpaceId(space), new, &resident);
-                hints.insert(space, new);
+                pool.set_retention(SpaceId(space), retention, &resident);
             }
             Event::Switch(to) => {
                 let params = FramePolicyParams::new(FRAMES as usize, Costs::PAPER);
@@ -283,7 +243,7 @@ proptest! {
     fn every_policy_keeps_its_word_under_hints_that_change(events in prop::collection::vec(event(), 1..200)) {
         for &policy in PoolPolicy::ALL {
             let pool = hinted(policy, FRAMES);
-            let mut caller = Caller { pool, held: BTreeMap::new(), hints: BTreeMap::new() };
+            let mut caller = Caller { pool, held: BTreeMap::new() };
             for &event in &events {
                 caller.apply(event)?;
                 caller.check().map_err(|e| TestCaseError::fail(format!("{policy}: {e}, after {event:?}")))?;

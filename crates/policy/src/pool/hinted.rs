@@ -8,9 +8,6 @@
 //!   have more than an eighth of the frames, or if as many pages have been evicted since it entered: until
 //!   then it may have been read ahead for a coming request. Uses do not count.
 //!
-//! A space with a quota also has a list of all its frames, the one used longest ago first: at the quota, the
-//! pool asks for a victim from that list ([`HintedPool::victim_of`]).
-//!
 //! Without hints every call goes to the inner policy unchanged. With them each event is O(1); a search for a
 //! victim passes over at most [`LOOKS_MAX`] frames of a list that cannot leave now.
 
@@ -26,8 +23,6 @@ const OTHERS_SHARE: usize = 4;
 const SCAN_SHARE: usize = 8;
 /// The maximum number of frames of a list that a search passes over.
 const LOOKS_MAX: usize = 64;
-/// The share of a quota whose next victims are kept clean.
-const QUOTA_CLEAN_SHARE: usize = 8;
 
 /// How long a page stays in memory, compared with others.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
@@ -45,15 +40,6 @@ pub enum Retention {
     ScanOnly,
 }
 
-/// How the pool treats the pages of a space.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct PoolHints {
-    /// How long they stay, compared with others.
-    pub retention: Retention,
-    /// The maximum number of frames that hold them; `None`: any number.
-    pub frames_max: Option<usize>,
-}
-
 /// A tracked frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Resident {
@@ -65,22 +51,6 @@ pub struct Resident {
     pub location: Location,
     /// Whether the page is dirty.
     pub dirty: bool,
-}
-
-#[derive(Debug)]
-struct Space {
-    hints: PoolHints,
-    /// With a quota: its frames.
-    frames: Chain,
-}
-
-impl Space {
-    /// With a quota that is nearly used up: the number of its next victims to keep clean.
-    fn clean_ahead(&self) -> Option<usize> {
-        let max = self.hints.frames_max?;
-        let ahead = max / QUOTA_CLEAN_SHARE + 1;
-        (self.frames.len() + ahead >= max).then_some(ahead)
-    }
 }
 
 /// What is known of the frame of a page with hints.
@@ -97,16 +67,14 @@ struct Held {
 pub struct HintedPool {
     inner: Box<dyn FramePolicy>,
     frames: usize,
-    /// Those with hints.
-    spaces: FxHashMap<SpaceId, Space>,
+    /// Those whose retention is not the usual one.
+    spaces: FxHashMap<SpaceId, Retention>,
     /// By frame; `None`: the page has no hints.
     held: Vec<Option<Held>>,
     /// Of `kept` and `scans`.
     links: ChainLinks,
     kept: Chain,
     scans: Chain,
-    /// Of the spaces' frames.
-    quota_links: ChainLinks,
     evictions: u64,
 }
 
@@ -122,7 +90,6 @@ impl HintedPool {
             links: ChainLinks::default(),
             kept: Chain::EMPTY,
             scans: Chain::EMPTY,
-            quota_links: ChainLinks::default(),
             evictions: 0,
         }
     }
@@ -152,29 +119,26 @@ impl HintedPool {
         self.held_of(frame).is_some_and(|held| held.retention == Retention::ScanOnly)
     }
 
-    /// Sets the hints of `space`, in place of earlier ones. `resident`: all its tracked frames, in eviction
-    /// order. O(their number).
-    pub fn set_hints(&mut self, space: SpaceId, hints: PoolHints, resident: &[Resident]) {
-        // Out of all lists before the hints change: afterwards the lists would be looked for under the new
-        // hints.
+    /// Sets how long the pages of `space` stay. `resident`: all its tracked frames, in eviction order.
+    /// O(their number).
+    pub fn set_retention(&mut self, space: SpaceId, retention: Retention, resident: &[Resident]) {
+        // Out of the lists before the hint changes: afterwards the lists would be looked for under the new
+        // one.
         let before: Vec<Option<Held>> = resident.iter().map(|one| self.take_out(one.frame)).collect();
         // Frames that the caller does not list have lost their pages.
         for frame in (0..self.held.len() as u32).map(FrameId) {
-            if self.held_of(frame).is_some_and(|held| held.space == space)
-                && self.take_out(frame).is_some_and(|held| held.retention == Retention::Usual)
-            {
-                self.inner.remove(frame, false);
+            if self.held_of(frame).is_some_and(|held| held.space == space) {
+                let _ = self.take_out(frame);
             }
         }
-        if hints == PoolHints::default() {
+        if retention == Retention::Usual {
             self.spaces.remove(&space);
         } else {
-            self.spaces.insert(space, Space { hints, frames: Chain::EMPTY });
+            self.spaces.insert(space, retention);
         }
         for (one, before) in resident.iter().zip(before) {
             self.take_in(one.frame, one.page);
-            let was_inside = before.is_none_or(|held| held.retention == Retention::Usual);
-            match (was_inside, hints.retention == Retention::Usual) {
+            match (before.is_none(), retention == Retention::Usual) {
                 // The inner policy must not offer a frame that is kept or scan-only: its order would be
                 // followed instead of the hint's.
                 (true, false) => self.inner.remove(one.frame, false),
@@ -191,19 +155,6 @@ impl HintedPool {
         }
     }
 
-    /// Returns the frame of `space`, which has a quota, that leaves first to keep it: the one used longest
-    /// ago among those that `evictable` accepts.
-    pub fn victim_of(&self, space: SpaceId, evictable: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
-        let frames = &self.spaces.get(&space)?.frames;
-        frames.iter(&self.quota_links).take(LOOKS_MAX).map(FrameId).find(|frame| evictable(*frame))
-    }
-
-    /// The number of frames of `space`, which has a quota.
-    #[must_use]
-    pub fn frames_of(&self, space: SpaceId) -> usize {
-        self.spaces.get(&space).map_or(0, |space| space.frames.len())
-    }
-
     #[inline]
     fn held_of(&self, frame: FrameId) -> Option<Held> {
         self.held.get(frame.at()).copied().flatten()
@@ -211,21 +162,16 @@ impl HintedPool {
 
     /// Whether the inner policy tracks the page in `frame`, if it is tracked.
     fn is_inside(&self, frame: FrameId) -> bool {
-        self.held_of(frame).is_none_or(|held| held.retention == Retention::Usual)
+        self.held_of(frame).is_none()
     }
 
-    /// Puts the frame of `page` into the lists that the hints of its space name.
+    /// Puts the frame of `page` into the list that the hint of its space names.
     fn take_in(&mut self, frame: FrameId, page: PageId) {
         // An embedder's policy may name a frame twice.
         let _ = self.take_out(frame);
-        let Some(space) = self.spaces.get_mut(&page.space) else { return };
-        let PoolHints { retention, frames_max } = space.hints;
-        // A quota counts every frame of the space, whatever its retention.
-        if frames_max.is_some() {
-            space.frames.put_last(&mut self.quota_links, frame.0);
-        }
+        let Some(&retention) = self.spaces.get(&page.space) else { return };
         match retention {
-            Retention::Usual => {}
+            Retention::Usual => return,
             Retention::KeepInMemory => self.kept.put_last(&mut self.links, frame.0),
             Retention::ScanOnly => self.scans.put_last(&mut self.links, frame.0),
         }
@@ -235,12 +181,9 @@ impl HintedPool {
         self.held[frame.at()] = Some(Held { space: page.space, retention, came: self.evictions });
     }
 
-    /// Takes `frame` out of the lists. Returns what was known of it.
+    /// Takes `frame` out of its list. Returns what was known of it.
     fn take_out(&mut self, frame: FrameId) -> Option<Held> {
         let held = self.held.get_mut(frame.at())?.take()?;
-        if let Some(space) = self.spaces.get_mut(&held.space).filter(|s| s.hints.frames_max.is_some()) {
-            space.frames.take_out(&mut self.quota_links, frame.0);
-        }
         match held.retention {
             Retention::Usual => {}
             Retention::KeepInMemory => self.kept.take_out(&mut self.links, frame.0),
@@ -272,8 +215,8 @@ impl HintedPool {
         chain.iter(&self.links).take(looks).map(FrameId).find(|frame| evictable(*frame))
     }
 
-    /// Appends dirty frames among the next victims of spaces near their quotas, among the first scan-only
-    /// pages, and among the first kept ones if they are near their share: up to `full` in all.
+    /// Appends dirty frames among the first scan-only pages, and among the first kept ones if they are near
+    /// their share: up to `full` in all.
     fn own_clean_set(
         &self,
         depth: usize,
@@ -281,23 +224,17 @@ impl HintedPool {
         state: &mut dyn FnMut(FrameId) -> FrameState,
         out: &mut Vec<FrameId>,
     ) {
-        let quotas = self.spaces.values().filter_map(|space| {
-            Some((space.clean_ahead()?.min(depth), space.frames.iter(&self.quota_links)))
-        });
-        for (depth, frames) in quotas {
-            append_dirty(frames, depth, full, state, out);
-        }
         append_dirty(self.scans.iter(&self.links), depth, full, state, out);
         if self.kept.len() + 1 >= self.kept_max() {
             append_dirty(self.kept.iter(&self.links), depth, full, state, out);
         }
     }
 
-    /// Takes `frame` out of all lists. Returns whether the inner policy tracks it.
+    /// Takes `frame` out of its list. Returns whether the inner policy tracks it.
     fn vacated(&mut self, frame: FrameId, evicted: bool) -> bool {
         // The clock of the scan-only pages: how many victims the pool has needed since each entered.
         self.evictions += u64::from(evicted);
-        self.take_out(frame).is_none_or(|held| held.retention == Retention::Usual)
+        self.take_out(frame).is_none()
     }
 }
 
@@ -313,10 +250,6 @@ fn append_dirty(
     for frame in frames.map(FrameId) {
         if ahead.is_over() || out.len() >= full {
             return;
-        }
-        // A frame may stand in a quota's list and in the scans'.
-        if out.contains(&frame) {
-            continue;
         }
         let state = state(frame);
         ahead.note(state);
@@ -345,13 +278,7 @@ impl FramePolicy for HintedPool {
         if held.retention == Retention::ScanOnly {
             return;
         }
-        if let Some(space) = self.spaces.get_mut(&held.space).filter(|s| s.hints.frames_max.is_some()) {
-            space.frames.move_last(&mut self.quota_links, frame.0);
-        }
-        match held.retention {
-            Retention::KeepInMemory => self.kept.move_last(&mut self.links, frame.0),
-            _ => self.inner.hit(frame, write),
-        }
+        self.kept.move_last(&mut self.links, frame.0);
     }
 
     fn uses_seen(&self) -> u8 {
@@ -459,7 +386,7 @@ impl FramePolicy for HintedPool {
 
     fn extra_memory_bytes(&self) -> usize {
         let held = self.held.capacity() * size_of::<Option<Held>>();
-        self.inner.extra_memory_bytes() + held + self.links.memory_bytes() + self.quota_links.memory_bytes()
+        self.inner.extra_memory_bytes() + held + self.links.memory_bytes()
     }
 
     fn len(&self) -> usize {
@@ -473,13 +400,6 @@ impl FramePolicy for HintedPool {
             let (listed, held) = (chain.iter(&self.links).count(), count(&|h| h.retention == retention));
             if listed != chain.len() || listed != held {
                 return Err(format!("{held} frames {retention:?}, {listed} listed, {} counted", chain.len()));
-            }
-        }
-        for (id, space) in &self.spaces {
-            let held = if space.hints.frames_max.is_some() { count(&|h| h.space == *id) } else { 0 };
-            let listed = space.frames.iter(&self.quota_links).count();
-            if listed != space.frames.len() || listed != held {
-                return Err(format!("{held} frames of {id}, {listed} listed"));
             }
         }
         if count(&|h| !self.spaces.contains_key(&h.space)) > 0 {

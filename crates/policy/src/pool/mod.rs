@@ -14,7 +14,7 @@ pub use adaptive::AdaptivePool;
 pub use gd2l::Gd2l;
 pub use gd2l_weighted::Gd2lWeighted;
 pub use greedy_dual::{FREQUENCY_MAX, Gd2lOptions, GreedyDual};
-pub use hinted::{HintedPool, PoolHints, Resident, Retention};
+pub use hinted::{HintedPool, Resident, Retention};
 pub use lru::{Lru, MidpointLru, OneQueue};
 pub use params::{CLUSTER_PAGES, CLUSTER_PAGES_MAX, FramePolicyParams};
 

@@ -248,10 +248,7 @@ impl Worker {
         let Some(space) = self.any_space() else { return Ok(()) };
         let kept = [Retention::Usual, Retention::KeepInMemory, Retention::ScanOnly];
         let kept = kept[self.rng.random_range(0..3)];
-        let mut hints = SpaceHints::new().never_to_ssd(self.rng.random_bool(0.5)).retention(kept);
-        if self.rng.random_bool(0.3) {
-            hints = hints.frames_max(self.rng.random_range(1..20));
-        }
+        let hints = SpaceHints::new().never_to_ssd(self.rng.random_bool(0.5)).retention(kept);
         let set = self.store.spaces().set_hints(SpaceId(space), hints);
         set.or_else(|error| self.judge("set_hints", None, &error))
     }
