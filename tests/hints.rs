@@ -19,10 +19,6 @@ fn on_ssd(store: &PageStore, space: SpaceId) -> usize {
     (0..PAGES).filter(|no| store.location(PageId::new(space, *no)) == Location::Ssd).count()
 }
 
-fn in_memory(store: &PageStore, space: SpaceId) -> usize {
-    (0..PAGES).filter(|no| store.try_get(PageId::new(space, *no)).is_some()).count()
-}
-
 /// A second space of pages in version 1.
 async fn second(store: &PageStore) -> SpaceId {
     let space = store.spaces().create("second").await.unwrap();

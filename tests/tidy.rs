@@ -15,6 +15,8 @@ mod interface;
 mod lengths;
 #[path = "tidy/rooms.rs"]
 mod rooms;
+#[path = "tidy/size.rs"]
+mod size;
 
 use pagetier::{PoolPolicy, SsdPolicy};
 use std::fs;

@@ -1,7 +1,6 @@
 //! No function is too long to be read at once; a test may list many cases.
 
-use super::{comment, files, name, none, root};
-use std::fs;
+use super::{comment, files, name, none};
 
 /// The maximum number of a function's lines, without comments: they shorten the reading.
 const LINES_MAX: usize = 70;
@@ -53,50 +52,4 @@ fn a_long_function_is_found() {
         "impl A {{\n    pub(crate) async fn long(\n        self,\n    ) {{\n{body}    }}\n\n    fn short() {{\n        // Why.\n        x\n    }}\n}}\n"
     );
     assert_eq!(lengths(&text), [("long".to_owned(), 2, 74), ("short".to_owned(), 77, 3)]);
-}
-
-/// How much less than the table says a part may have: a line of the table that is far off is not true.
-const SLACK: usize = 300;
-
-/// The part of the repository whose size counts `file`; `None` for tests.
-fn part_of(file: &str) -> Option<&str> {
-    let is_test = ["tests/", "testing/"].iter().any(|folder| file.contains(folder))
-        || file.ends_with("tests.rs")
-        || file.ends_with("_models.rs");
-    let part = file.split("/src/").next().filter(|part| *part != file);
-    part.or_else(|| file.starts_with("src/").then_some("src")).filter(|_| !is_test)
-}
-
-/// The lines of `text` before its tests, comments and blank ones among them.
-fn lines_of(text: &str) -> usize {
-    text.lines()
-        .take_while(|line| !line.starts_with("#[cfg(test)]") && !line.starts_with("#[cfg(all(test"))
-        .count()
-}
-
-/// The table of sizes in `ARCHITECTURE.md` is true, and no part grows unnoticed. Prints the sizes.
-#[test]
-fn each_part_has_its_size() {
-    let document = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the document");
-    let table = document.split("## Size").nth(1).expect("its table");
-    let all = files("rs");
-    let size = |part: &str| -> usize {
-        all.iter().filter(|(file, _)| part_of(file) == Some(part)).map(|(_, text)| lines_of(text)).sum()
-    };
-    let (mut wrong, mut sum) = (Vec::new(), 0);
-    for row in
-        table.lines().skip_while(|line| !line.starts_with("| `")).take_while(|line| line.starts_with("| "))
-    {
-        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
-        let (part, most) = (cells[1].trim_matches('`'), cells[2].replace(',', ""));
-        let (is, most) = (size(part), most.parse::<usize>().expect("a number of lines"));
-        println!("{part}: {is} of at most {most}");
-        sum += is;
-        if is > most || is + SLACK < most {
-            wrong.push(format!("{part} has {is}, the table says at most {most}"));
-        }
-    }
-    println!("all: {sum}");
-    assert!(sum > 50_000, "the table has hardly any part");
-    none("sizes", &wrong);
 }

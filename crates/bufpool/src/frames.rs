@@ -6,7 +6,7 @@
 use crate::arena::Arena;
 use crate::frame::{Frame, NO_LSN};
 use crate::free::FreeStack;
-use crate::hints::Hints;
+use crate::hinted_spaces::Hints;
 use crate::memory::Growable;
 use crate::table::Table;
 use crate::unwritten::Unwritten;

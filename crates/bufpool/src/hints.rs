@@ -6,48 +6,8 @@
 use crate::pool::Pool;
 use crate::tier::Tier;
 use pagetier_page::SpaceId;
+use pagetier_policy::FramePolicy;
 use pagetier_policy::pool::{Resident, Retention};
-use pagetier_policy::{Access, FramePolicy};
-use parking_lot::RwLock;
-use rustc_hash::FxHashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-/// The spaces whose retention is not the usual one. A leaf in the locking order.
-#[derive(Debug, Default)]
-pub(crate) struct Hints {
-    any: AtomicBool,
-    spaces: RwLock<FxHashMap<SpaceId, Retention>>,
-}
-
-impl Hints {
-    /// Whether any space has hints.
-    pub(crate) fn any(&self) -> bool {
-        self.any.load(Ordering::Relaxed)
-    }
-
-    fn retention(&self, space: SpaceId) -> Retention {
-        let set = if self.any() { self.spaces.read().get(&space).copied() } else { None };
-        set.unwrap_or_default()
-    }
-
-    /// The access mode of a demand read of a page of `space`.
-    pub(crate) fn access(&self, space: SpaceId) -> Access {
-        match self.retention(space) {
-            Retention::ScanOnly => Access::Sequential,
-            _ => Access::Random,
-        }
-    }
-
-    fn set(&self, space: SpaceId, retention: Retention) {
-        let mut spaces = self.spaces.write();
-        if retention == Retention::Usual {
-            spaces.remove(&space);
-        } else {
-            spaces.insert(space, retention);
-        }
-        self.any.store(!spaces.is_empty(), Ordering::Relaxed);
-    }
-}
 
 impl<T: Tier> Pool<T> {
     /// Sets how long the pages of `space` stay in memory, from now on and for those that are there. Misses

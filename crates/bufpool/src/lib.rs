@@ -18,6 +18,7 @@ mod frame;
 mod frames;
 mod free;
 mod guard;
+mod hinted_spaces;
 mod hints;
 mod hits;
 mod inner;
