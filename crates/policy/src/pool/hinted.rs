@@ -251,6 +251,10 @@ fn append_dirty(
         if ahead.is_over() || out.len() >= full {
             return;
         }
+        // A kept page may be listed already, among those that leave early.
+        if out.contains(&frame) {
+            continue;
+        }
         let state = state(frame);
         ahead.note(state);
         if state == FrameState::Dirty {
