@@ -27,7 +27,7 @@ use pagetier_policy::PageId;
 use replay::Replay;
 use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use workload::Workload;
@@ -293,11 +293,4 @@ pub enum SuiteError {
     /// A trace cannot be read.
     #[error("{}: {}", .0.display(), .1)]
     Trace(PathBuf, TraceError),
-}
-
-/// The default directory of the traces, if it exists.
-#[must_use]
-pub fn default_traces() -> Option<PathBuf> {
-    let folder = Path::new("../shared/traces");
-    folder.is_dir().then(|| folder.to_owned())
 }

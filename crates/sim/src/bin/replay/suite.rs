@@ -6,7 +6,7 @@ use pagetier_policy::SsdSetting;
 use pagetier_sim::options::progress_bar;
 use pagetier_sim::suite::{
     CLASSICS, Class, Contender, Contenders, FIXED, Judged, PREVIOUS, Part, Row, Suite, adapted, chart,
-    default_traces, judge, pool_peers, ssd_peers,
+    judge, pool_peers, ssd_peers,
 };
 use pagetier_tpcc::args;
 use serde::{Deserialize, Serialize};
@@ -48,9 +48,9 @@ pub(crate) struct SuiteArgs {
     /// Number of references of a generated workload; of a trace, at most twice as many [default: see --full]
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1000..=100_000_000))]
     references: Option<usize>,
-    /// The folder of the page traces (*.ptr), each of which is a workload [default: ../shared/traces, if it
-    /// exists]
-    #[arg(long, value_name = "DIR")]
+    /// The folder of page traces (*.ptr), each of which is a workload; without it, only generated ones are
+    /// replayed
+    #[arg(long, value_name = "DIR", env = "PAGETIER_TRACES")]
     traces: Option<PathBuf>,
     /// The cost of an HDD read that continues a scan's run, such as 0.1 for the transfer alone [default: that
     /// of a random read]
@@ -171,7 +171,7 @@ pub(crate) fn run(args: &SuiteArgs) -> Result<(), Box<dyn Error>> {
     suite.references = args.references.unwrap_or(if args.full { 400_000 } else { suite.references });
     suite.only.clone_from(&args.only);
     suite.run_read_ms = args.run_read_ms;
-    suite.traces = args.traces.clone().or_else(default_traces);
+    suite.traces = args.traces.clone();
     suite.pairs.extend(fixed.iter().filter(|pair| !asked.contains(pair)));
     let fixed: Vec<String> = fixed.iter().map(ToString::to_string).collect();
     let rows = replay(&mut suite, &fixed, args)?;
