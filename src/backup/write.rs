@@ -388,7 +388,7 @@ impl PageStore {
         // before the loss counts, so the sync writes it, or else the count differs at the end (I34).
         let (base, mut head) = self.begin(dir, options).await?;
         self.sync().await?;
-        // The parent module explains this order.
+        // The module's header explains this order.
         let seam = self.shared.config.seam;
         // Drawn first: a write that begins now has a larger stamp, so the next backup copies it if this one
         // misses it (I30).

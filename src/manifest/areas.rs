@@ -224,7 +224,8 @@ impl Areas {
             let bytes = self.read().await?.unwrap_or_default();
             // Nothing but what was opened may be written over it.
             if crc32c::crc32c(&bytes) != sum {
-                return Err(Error::new(ErrorKind::InvalidData, "the manifest reads otherwise than before"));
+                let why = "the manifest on disk changed since it was opened; refusing to overwrite it";
+                return Err(Error::new(ErrorKind::InvalidData, why));
             }
             self.write(HEAD_BYTES + area * area_bytes, &bytes, seen).await.map_err(failed)?;
             self.write(headers_at(area), &header.encode().repeat(2), seen).await.map_err(failed)?;

@@ -31,7 +31,7 @@ pub struct Inspection {
     /// The SSD, or the ring's file of a store without one; or why it cannot be read, as for the HDD.
     #[serde(serialize_with = "or_error")]
     pub ssd: Result<SsdInspection, String>,
-    /// What the store does not promise, as it is and where it is.
+    /// Guarantees that this configuration or file system does not provide.
     pub not_promised: Vec<Caveat>,
 }
 

@@ -10,8 +10,8 @@ use pagetier_policy::pool::Retention;
 
 impl Spaces<'_> {
     /// Replaces the hints of `space`. Pool and SSD apply them at once; copies of a space that is kept off
-    /// the SSD are removed in the background, until [`crate::stats::TierStats::leaving`] is 0. Misses wait
-    /// meanwhile, some milliseconds per ten thousand pages in memory.
+    /// the SSD are removed in the background, until [`crate::stats::TierStats::leaving`] is 0. The call
+    /// blocks misses for a few milliseconds per 10,000 resident pages.
     ///
     /// Hints do not affect what is durable. They hold under every policy, for any size of the pool and any
     /// SSD, until the space is dropped or the store is closed: an engine sets them after each opening. A

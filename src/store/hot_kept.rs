@@ -3,7 +3,7 @@
 //!
 //! The list lies in ordinary pages, so it needs no format of its own, no place that is reserved, and no rule
 //! of recovery: `hot_list` says what one page has. Its space is kept off the SSD, with which it would be
-//! lost. These are the schedules that shape the rest:
+//! lost. The design follows from these cases:
 //!
 //! - A crash or a failure half-way leaves a list that is in part of the time before. Entries are hints.
 //! - A crash, or a close, while the store still warms up. A list of what is warm by then would forget the
@@ -167,10 +167,13 @@ async fn keep(store: Weak<Shared>, list: Arc<List>, every: Duration) -> Option<(
             Ok(()) => {}
             // Its engine has dropped the space.
             Err(Error::NoSuchSpace { .. }) => return None,
-            Err(error) if failures > 0 => tracing::debug!(%error, "the hot pages cannot be listed"),
+            Err(error) if failures > 0 => tracing::debug!(%error, "could not update the hot-set list"),
             // Once per failure, not once per interval.
             Err(error) => {
-                tracing::warn!(error = %Causes(error), "the hot pages cannot be listed; the list before stays");
+                tracing::warn!(
+                    error = %Causes(error),
+                    "could not update the hot-set list; the previous list remains in use"
+                );
             }
         }
         failures = if written.is_ok() { 0 } else { failures + 1 };

@@ -75,8 +75,8 @@ impl<T: Tier> PoolInner<T> {
         let rounds = self.rounds.load(Ordering::Relaxed);
         let mut patience = Patience::new(self.opened.exhausted_after);
         loop {
-            // Of a frame that was freed or cleaned one waiting request learns, not all: otherwise each
-            // page written would wake every waiting task, and all but one would search the pool in vain.
+            // A freed frame wakes one waiter, not all of them: otherwise every page write would wake every
+            // waiting task, and all but one would search the pool for nothing.
             listen!(freed = self.frames.freed);
             if self.closing.load(Ordering::Acquire) {
                 return Err(PoolError::Closed);

@@ -19,7 +19,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_millis(5);
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pace {
     Readers,
-    /// It does not: the log waits for it, and all who write wait for the log. Yielding cost TPC-C 3 to 12%.
+    /// Never yields: log truncation waits for this flush, and writers wait for the log. Yielding cost TPC-C
+    /// 3 to 12%.
     Full,
 }
 

@@ -10,8 +10,8 @@ use pagetier_policy::FramePolicy;
 use pagetier_policy::pool::{Resident, Retention};
 
 impl<T: Tier> Pool<T> {
-    /// Sets how long the pages of `space` stay in memory, from now on and for those that are there. Misses
-    /// wait meanwhile: some milliseconds per ten thousand pages in memory.
+    /// Sets how long the pages of `space` stay in memory, from now on and for those that are there. Blocks
+    /// misses for a few milliseconds per 10,000 resident pages.
     pub fn set_retention(&self, space: SpaceId, retention: Retention) {
         let (inner, frames) = (&self.inner, &self.inner.frames);
         // Under the policy's lock: of two calls at once, both must end with the same one.

@@ -71,7 +71,7 @@ pub async fn listen(store: &Arc<PageStore>, dir: impl AsRef<Path>) -> Result<Con
     let (listener, bound) = bind(dir.as_ref()).await?;
     let (serving, ended) = oneshot::channel();
     let server = Some((tokio::spawn(accept(listener, Arc::downgrade(store), ended)), serving));
-    tracing::info!(socket = %dir.as_ref().join(crate::SOCKET).display(), "takes requests of its operators");
+    tracing::info!(socket = %dir.as_ref().join(crate::SOCKET).display(), "control socket is ready");
     Ok(Control { _bound: bound, server, pid: std::process::id() })
 }
 

@@ -42,7 +42,7 @@ impl<T> Promise<T> {
         }));
         if caught.is_err() {
             tracing::error!(
-                "a task or the owner of a buffer panicked when its I/O completed; the device goes on"
+                "a task or the owner of a buffer panicked when its I/O completed; the device keeps running"
             );
         }
     }

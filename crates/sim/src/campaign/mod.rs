@@ -19,7 +19,7 @@
 //! | `planned` | the faults that are injected |
 //! | `records` | failures of the manifest, superblocks and growth |
 //! | `openers` | two openers at once |
-//! | `ssd_life` | the same alone, with exact checks of the reports of a loss |
+//! | `ssd_life` | the calls of `ssd_calls` alone, with exact checks of the reports of a loss |
 //! | `frees` | pages freed, their numbers reused, spaces shrunk |
 //! | `operator` | resizes, policies, costs, write budgets, scrubs, recordings and backups of a store in use |
 //! | `upkeep` | lives with all of these, shutdowns under load, another SSD |

@@ -355,8 +355,8 @@ impl Slots {
         }
     }
 
-    /// Notes that SSD flush number `number` has completed: the retired slots that wait for it, or for an
-    /// earlier one, are free, and so are the others of waiting for it.
+    /// Notes that SSD flush number `number` has completed: slots that were retired before it become
+    /// free, and live slots no longer have to wait for it.
     pub fn flushed(&mut self, number: SsdFlush) {
         self.free_retired(number);
         self.slots.covered(number);
