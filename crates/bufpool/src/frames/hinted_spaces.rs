@@ -1,6 +1,6 @@
-//! The spaces with hints, and how many frames each of them has (`hints`).
+//! The spaces with hints, and how many frames each of them has (`read::hints`).
 
-use crate::frame::Frame;
+use crate::frames::frame::Frame;
 use pagetier_page::{PageId, SpaceId};
 use pagetier_policy::Access;
 use pagetier_policy::pool::{PoolHints, Retention};

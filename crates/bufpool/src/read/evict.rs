@@ -1,8 +1,8 @@
 //! Finds free frames: takes the policy's victims, or waits.
 
-use crate::exhausted::Exhausted;
-use crate::inner::{NOT_BARREN, PolicyGuard, PoolInner, bump};
-use crate::params::PoolError;
+use crate::state::exhausted::Exhausted;
+use crate::state::inner::{NOT_BARREN, PolicyGuard, PoolInner, bump};
+use crate::state::params::PoolError;
 use crate::tier::{Displaced, Tier};
 use crate::waits::patience::Patience;
 use crate::waits::stalls::On;

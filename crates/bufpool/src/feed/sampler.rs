@@ -3,7 +3,7 @@
 //! When off, it costs a lookup one relaxed load; when on, an additional hash, and for sampled pages a short
 //! lock.
 
-use crate::sample_channel::Tap;
+use crate::feed::sample_channel::Tap;
 use pagetier_page::{PageId, Sampling, TraceRecord};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -3,16 +3,16 @@
 //! Locking order: policy → bucket → the tier's own. Waiter shards, the free list and the spaces' hints are
 //! leaves.
 
-use crate::arena::Arena;
-use crate::frame::{Frame, NO_LSN};
-use crate::free::FreeStack;
-use crate::hinted_spaces::Hints;
-use crate::memory::Growable;
-use crate::table::Table;
-use crate::unwritten::Unwritten;
+use crate::frames::arena::Arena;
+use crate::frames::frame::{Frame, NO_LSN};
+use crate::frames::free_stack::FreeStack;
+use crate::frames::hinted_spaces::Hints;
+use crate::frames::memory::Growable;
+use crate::frames::page_table::Table;
+use crate::frames::unwritten::Unwritten;
+use crate::frames::writing::Writing;
 use crate::waits::queues::LatchQueues;
 use crate::word::{Mode, Released};
-use crate::writing::Writing;
 use pagetier_devio::Owner;
 use pagetier_page::{Lsn, PageId};
 use pagetier_policy::FrameId;
@@ -57,7 +57,7 @@ impl Frames {
     fn with_room(count: usize, max: usize, page_bytes: usize) -> std::io::Result<Self> {
         let this = Self {
             arena: Arena::new(max, page_bytes)?,
-            all: Growable::new(max, || Frame::new(crate::table::NONE))?,
+            all: Growable::new(max, || Frame::new(crate::frames::page_table::NONE))?,
             table: Table::new(count, max)?,
             unwritten: Unwritten::new(max)?,
             writing: Writing::new(),

@@ -4,7 +4,7 @@
 //! dedicated thread writes out. A writer that falls behind loses runs of records, which are counted, instead
 //! of slowing the store down.
 
-use crate::sample_channel::{Chunk, Tap, TraceSummary};
+use crate::feed::sample_channel::{Chunk, Tap, TraceSummary};
 use pagetier_page::{PageId, TRACE_RECORD_BYTES, TraceRecord};
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};

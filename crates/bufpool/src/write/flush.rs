@@ -1,13 +1,13 @@
 //! The writes of `sync` and `flush_to`, and the end of the cleaner.
 
-use crate::clean::Staged;
-use crate::flush_pace::{PATIENCE, Pace};
-use crate::frame::Frame;
-use crate::inner::PoolInner;
-use crate::params::PoolError;
-use crate::pool::Pool;
+use crate::frames::frame::Frame;
+use crate::state::flush_pace::{PATIENCE, Pace};
+use crate::state::handle::Pool;
+use crate::state::inner::PoolInner;
+use crate::state::params::PoolError;
 use crate::tier::Tier;
 use crate::word::Mode;
+use crate::write::clean::Staged;
 use pagetier_devio::listen;
 use pagetier_devio::locks::flow;
 use pagetier_devio::task::Boxed;

@@ -10,10 +10,10 @@
 //!    latch is held the page cannot be changed, so no change is lost. Other readers keep their guards: the
 //!    frame becomes an orphan that the last of them frees.
 
-use crate::guard::PageRef;
-use crate::inner::PoolInner;
-use crate::params::PoolError;
-use crate::pool::Pool;
+use crate::state::guard::PageRef;
+use crate::state::handle::Pool;
+use crate::state::inner::PoolInner;
+use crate::state::params::PoolError;
 use crate::tier::Tier;
 use crate::word::Mode;
 use pagetier_devio::listen;

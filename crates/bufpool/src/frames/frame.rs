@@ -1,7 +1,7 @@
 //! A frame's metadata.
 
+use crate::frames::uses::Uses;
 use crate::sync::{AtomicU32, AtomicU64};
-use crate::uses::Uses;
 use crate::word::Word;
 use pagetier_page::{Lsn, PageId};
 use std::sync::atomic::Ordering;

@@ -2,9 +2,9 @@
 //!
 //! A hit has these steps in line (`load`); everything else that needs a page in memory comes here.
 
-use crate::frames::Frames;
-use crate::inner::PoolInner;
-use crate::params::PoolError;
+use crate::frames::set::Frames;
+use crate::state::inner::PoolInner;
+use crate::state::params::PoolError;
 use crate::tier::Tier;
 use crate::waits::queues::{LatchTicket, Refused};
 use crate::word::{Attempt, Mode, Word};

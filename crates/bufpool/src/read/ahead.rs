@@ -6,12 +6,12 @@
 //! A scan begins with one read-ahead in flight. Whenever it has to wait for a page, it reads further ahead,
 //! until several large reads are in flight: a device with a queue needs them, and one that keeps up does not.
 
-use crate::guard::PageRef;
-use crate::hints::Own;
-use crate::inner::{PoolInner, bump};
-use crate::load::keep;
-use crate::params::PoolError;
-use crate::pool::Pool;
+use crate::read::hints::Own;
+use crate::read::load::keep;
+use crate::state::guard::PageRef;
+use crate::state::handle::Pool;
+use crate::state::inner::{PoolInner, bump};
+use crate::state::params::PoolError;
 use crate::tier::Tier;
 use crate::word::Mode;
 use pagetier_devio::{IoBuf, task};

@@ -1,7 +1,7 @@
 //! Guards: a page in memory, latched and pinned until the guard is dropped. They are `Send` and may be held
 //! across `.await`. A guard borrows its pool, or keeps it alive.
 
-use crate::inner::PoolInner;
+use crate::state::inner::PoolInner;
 use crate::tier::Tier;
 use crate::waits::holders::TaskId;
 use crate::word::Mode;

@@ -4,9 +4,9 @@
 //! frame which has just left its chain may follow the link into the stack; it then misses its page, as any
 //! lookup may during a change of the chain.
 
-use crate::frame::Frame;
+use crate::frames::frame::Frame;
+use crate::frames::page_table::NONE;
 use crate::sync::AtomicU64;
-use crate::table::NONE;
 use pagetier_policy::FrameId;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};

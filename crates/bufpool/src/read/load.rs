@@ -8,10 +8,10 @@
 //! lease; (4) informs the policy. A load that fails or is dropped frees its frame once the device is done
 //! with it.
 
-use crate::frames::Frames;
-use crate::hits::BATCH;
-use crate::inner::{PolicyGuard, PoolInner, bump};
-use crate::params::PoolError;
+use crate::feed::hits::BATCH;
+use crate::frames::set::Frames;
+use crate::state::inner::{PolicyGuard, PoolInner, bump};
+use crate::state::params::PoolError;
 use crate::tier::Tier;
 use crate::waits::stalls::On;
 use crate::word::{Attempt, Mode};

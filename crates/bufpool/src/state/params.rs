@@ -1,6 +1,6 @@
 //! Sizes, errors and counters of a pool.
 
-use crate::exhausted::Exhausted;
+use crate::state::exhausted::Exhausted;
 use crate::tier::TierError;
 use pagetier_page::{HEADER_BYTES, PageId, PageSize};
 use serde::{Deserialize, Serialize};
@@ -45,7 +45,7 @@ pub const FENCED: &str = "another owner has the volume, or may have it";
 
 /// The memory per frame besides its page, in bytes: its metadata, and at most four heads of chains in the
 /// page table.
-pub const FRAME_OVERHEAD_BYTES: usize = size_of::<crate::frame::Frame>() + 16;
+pub const FRAME_OVERHEAD_BYTES: usize = size_of::<crate::frames::frame::Frame>() + 16;
 
 /// The memory of a pool of any size, in bytes: hit buffers, and the locks of the page table.
 pub const POOL_OVERHEAD_BYTES: usize = 8 << 10;
@@ -110,7 +110,8 @@ impl PoolParams {
     pub fn bytes_for(frames: usize, page_size: PageSize, policy_bytes: usize) -> u64 {
         let pages = frames.saturating_add(staging_for(frames)).saturating_mul(page_size.bytes());
         let rest = frames.saturating_mul(FRAME_OVERHEAD_BYTES + policy_bytes);
-        let unwritten = crate::unwritten::bytes_for(frames) + crate::writing::bytes_for(staging_for(frames));
+        let unwritten = crate::frames::unwritten::bytes_for(frames)
+            + crate::frames::writing::bytes_for(staging_for(frames));
         pages.saturating_add(rest).saturating_add(unwritten).saturating_add(POOL_OVERHEAD_BYTES) as u64
     }
 
@@ -225,7 +226,7 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: u64,)*
         }
 
-        /// The pool's counters, without what [`HitBuffers`](crate::hits::HitBuffers) count.
+        /// The pool's counters, without what [`HitBuffers`](crate::feed::hits::HitBuffers) count.
         #[derive(Debug, Default)]
         pub(crate) struct Counters {
             $(pub(crate) $name: AtomicU64,)*
@@ -301,8 +302,8 @@ mod tests {
         let bytes = |frames, policy| PoolParams::bytes_for(frames, PageSize::MIN, policy);
         for frames in [16, 1000] {
             let pages = (frames + staging_for(frames)) * PageSize::MIN.bytes();
-            let rest = frames * FRAME_OVERHEAD_BYTES + crate::unwritten::bytes_for(frames);
-            let writing = crate::writing::bytes_for(staging_for(frames));
+            let rest = frames * FRAME_OVERHEAD_BYTES + crate::frames::unwritten::bytes_for(frames);
+            let writing = crate::frames::writing::bytes_for(staging_for(frames));
             let all = pages + rest + writing + POOL_OVERHEAD_BYTES;
             assert_eq!(bytes(frames, 0), all as u64);
             assert_eq!(bytes(frames, 24), bytes(frames, 0) + 24 * frames as u64);

@@ -5,9 +5,9 @@
 //! dirty to being-written; a change during the write, or a failed write, makes it dirty again. At most one
 //! write of a page is in flight. Writes run in their own tasks, so a dropped caller leaves none half done.
 
-use crate::frame::NO_LSN;
-use crate::inner::{PoolInner, bump};
-use crate::params::PoolError;
+use crate::frames::frame::NO_LSN;
+use crate::state::inner::{PoolInner, bump};
+use crate::state::params::PoolError;
 use crate::tier::{DirtyPage, Tier, WrittenPage};
 use crate::waits::stalls::On;
 use crate::word::{Attempt, Mode};

@@ -1,7 +1,7 @@
 //! Repairs losses in the storage below with the pages in memory.
 
-use crate::guard::PageMut;
-use crate::pool::Pool;
+use crate::state::guard::PageMut;
+use crate::state::handle::Pool;
 use crate::tier::{Displaced, Tier};
 use crate::word::{Attempt, Mode};
 use pagetier_page::{Lsn, PageId};

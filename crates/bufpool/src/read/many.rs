@@ -22,12 +22,12 @@
 //! - Nothing is promised to a caller that holds guards of its own: it must hold pages of smaller ids only,
 //!   as the call does.
 
-use crate::frames::Frames;
-use crate::guard::PageRef;
-use crate::inner::PoolInner;
-use crate::memory::prefetch;
-use crate::params::PoolError;
-use crate::pool::Pool;
+use crate::frames::memory::prefetch;
+use crate::frames::set::Frames;
+use crate::state::guard::PageRef;
+use crate::state::handle::Pool;
+use crate::state::inner::PoolInner;
+use crate::state::params::PoolError;
 use crate::tier::Tier;
 use crate::word::Mode;
 use futures_util::future::try_join_all;

@@ -12,8 +12,8 @@
 //! restores the bit; if it is the walk's, the adder's bit stays. Between clearing and restoring, another
 //! walk would miss the frame, so walks exclude each other.
 
-use crate::frame::Frame;
-use crate::memory::Growable;
+use crate::frames::frame::Frame;
+use crate::frames::memory::Growable;
 use crate::sync::{AtomicU64, Mutex};
 use pagetier_policy::FrameId;
 use std::sync::atomic::Ordering;
@@ -117,7 +117,7 @@ impl Unwritten {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::frame::NO_LSN;
+    use crate::frames::frame::NO_LSN;
     use pagetier_page::Lsn;
 
     fn found(set: &Unwritten, all: &[Frame]) -> Vec<u32> {

@@ -1,8 +1,8 @@
 //! Reports on the pages in memory, warms a pool, and replaces its policy.
 
-use crate::frame::Frame;
-use crate::guard::PageRef;
-use crate::pool::Pool;
+use crate::frames::frame::Frame;
+use crate::state::guard::PageRef;
+use crate::state::handle::Pool;
 use crate::tier::Tier;
 use pagetier_page::{Lsn, PageId};
 use pagetier_policy::{Access, FrameId, FramePolicy, Location};

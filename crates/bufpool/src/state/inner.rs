@@ -1,16 +1,16 @@
 //! The state that a pool shares with its tasks, and the parts of it that every request changes.
 
-use crate::detector::Detector;
-use crate::failing::Failing;
-use crate::flush_pace::{FlushPace, GuardWaits};
-use crate::frames::Frames;
-use crate::hits::HitBuffers;
-use crate::params::{Counters, PoolError, PoolParams, STAGING_MAX};
-use crate::record::Recorder;
-use crate::sampler::Sampler;
+use crate::feed::detector::Detector;
+use crate::feed::hits::HitBuffers;
+use crate::feed::record::Recorder;
+use crate::feed::sampler::Sampler;
+use crate::frames::set::Frames;
+use crate::frames::uses::Periods;
+use crate::state::failing::Failing;
+use crate::state::flush_pace::{FlushPace, GuardWaits};
+use crate::state::params::{Counters, PoolError, PoolParams, STAGING_MAX};
 use crate::sync::{ArrayQueue, Mutex, MutexGuard};
 use crate::tier::{LogGate, Tier};
-use crate::uses::Periods;
 use crate::waits::stalls::Stalls;
 use pagetier_devio::locks::{self, Rank};
 use pagetier_devio::{Claim, IoBuf};

@@ -9,10 +9,10 @@
 //!
 //! Without hints, a miss and an eviction cost one relaxed load each; a hit costs nothing.
 
-use crate::evict::RETRY;
-use crate::inner::PoolInner;
-use crate::params::PoolError;
-use crate::pool::Pool;
+use crate::read::evict::RETRY;
+use crate::state::handle::Pool;
+use crate::state::inner::PoolInner;
+use crate::state::params::PoolError;
 use crate::tier::Tier;
 use crate::waits::stalls::On;
 use pagetier_devio::listen;

@@ -5,10 +5,10 @@
 //! of the pages that the policy evicts next. The coldest pages therefore leave, and a pinned page blocks the
 //! shrink only when too few others are left.
 
-use crate::evict::RETRY;
-use crate::inner::PoolInner;
-use crate::params::PoolError;
-use crate::pool::Pool;
+use crate::read::evict::RETRY;
+use crate::state::handle::Pool;
+use crate::state::inner::PoolInner;
+use crate::state::params::PoolError;
 use crate::tier::Tier;
 use crate::waits::patience::Patience;
 use pagetier_devio::IoBuf;

@@ -7,8 +7,8 @@
 //! The table grows in place with the pool, under all locks. A lookup during the growth may follow a chain of
 //! either size, or a mixture; like any lookup during a change, it may miss a page that is present.
 
-use crate::frame::Frame;
-use crate::memory::{Growable, prefetch};
+use crate::frames::frame::Frame;
+use crate::frames::memory::{Growable, prefetch};
 use crate::sync::{AtomicU32, Mutex, MutexGuard};
 use pagetier_page::PageId;
 use pagetier_policy::FrameId;
@@ -205,6 +205,6 @@ impl Bucket<'_> {
         }
         // Last, though its place does not matter to lookups: they compare the page again once they hold
         // the latch.
-        frames[frame.at()].page.store(crate::frame::NO_PAGE, Ordering::Release);
+        frames[frame.at()].page.store(crate::frames::frame::NO_PAGE, Ordering::Release);
     }
 }

@@ -17,7 +17,7 @@
 //! So at the moment at which a reader looks at the frame, the LSN is there or here; and if it is here, it
 //! stays until redo does not need it. A frame that loses its page without a write forgets both.
 
-use crate::frame::NO_LSN;
+use crate::frames::frame::NO_LSN;
 use crate::sync::Mutex;
 use pagetier_page::Lsn;
 use pagetier_policy::FrameId;

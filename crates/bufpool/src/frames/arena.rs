@@ -1,6 +1,6 @@
 //! The frames' memory: aligned, with huge pages where the kernel has them.
 
-use crate::memory::{Space, prefetch};
+use crate::frames::memory::{Space, prefetch};
 use std::ops::Range;
 use std::ptr::NonNull;
 
