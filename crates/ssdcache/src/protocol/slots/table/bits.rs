@@ -6,7 +6,7 @@ use pagetier_policy::SlotId;
 const WORD_BITS: u32 = u64::BITS;
 
 #[derive(Debug)]
-pub(super) struct Bits {
+pub(crate) struct Bits {
     words: Vec<u64>,
     ones: usize,
 }
@@ -42,7 +42,7 @@ impl Bits {
     }
 
     /// The bits, 64 slots to a word, the lowest slot in the lowest bit.
-    pub(super) fn words(&self) -> &[u64] {
+    pub(crate) fn words(&self) -> &[u64] {
         &self.words
     }
 

@@ -6,12 +6,12 @@
 //! written again durable, losses are recorded, and a checkpoint names what counts. (5) Quiet: the SSD is in
 //! use. Writes wait for the quiet steps only, none of which reads a slot.
 
-use super::join_all::join_all;
 use crate::exec::Core;
-use crate::exec::cache_device::CacheDevice;
+use crate::exec::flush::cache_device::CacheDevice;
+use crate::exec::io::join_all::join_all;
+use crate::exec::io::single::write_one;
 use crate::exec::open::identify;
-use crate::exec::read::SlotHold;
-use crate::exec::single::write_one;
+use crate::exec::read::fetch::SlotHold;
 use crate::exec::tier::SsdTier;
 use crate::format::superblock::{Found, Superblock};
 use crate::mode::SsdEvent;

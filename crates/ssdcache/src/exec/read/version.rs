@@ -4,8 +4,8 @@
 //! page. These reads may: a home that is being written may be found torn, and is read again.
 
 use crate::exec::Core;
-use crate::exec::read::SlotHold;
-use crate::exec::single::read_one;
+use crate::exec::io::single::read_one;
+use crate::exec::read::fetch::SlotHold;
 use crate::exec::tier::SsdTier;
 use crate::protocol::slots::Located;
 use pagetier_bufpool::TierError;

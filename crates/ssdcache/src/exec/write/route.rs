@@ -2,8 +2,8 @@
 //! copy.
 
 use crate::exec::Core;
-use crate::exec::coalesce::{Piece, write_runs};
-use crate::exec::write_home::{HomeBound, Outcome};
+use crate::exec::io::coalesce::{Piece, write_runs};
+use crate::exec::write::write_home::{HomeBound, Outcome};
 use crate::format::journal::Backing;
 use crate::protocol::Protocol;
 use crate::protocol::slots::{Plan, Ticket};
@@ -32,9 +32,9 @@ struct Sorted {
 
 /// The outcome of slot writes.
 #[derive(Default)]
-pub(super) struct SlotsWritten {
+pub(crate) struct SlotsWritten {
     /// The writes that failed: these pages have to be written home instead.
-    pub(super) failed: Vec<HomeBound>,
+    pub(crate) failed: Vec<HomeBound>,
     /// The pages in slots that back their home writes, which come next.
     appended: Vec<HomeBound>,
     /// For pages of both lists: the pages displaced for them.
@@ -126,7 +126,7 @@ impl Core {
     }
 
     /// Writes images to their slots. Returns those whose slots back their home writes, and those that failed.
-    pub(super) async fn write_slots(
+    pub(crate) async fn write_slots(
         &self,
         slots: Vec<(Ticket, IoBuf, Lsn)>,
         class: IoClass,

@@ -5,8 +5,8 @@
 //! the copy counts as if the home write had not begun, so neither a torn home nor a crash between the steps
 //! does harm, and no copy has to be read: whether it is damaged does not matter.
 
-use super::Core;
 use super::write_home::{Each, HomeBound, Outcome, fail_all, unflushed};
+use crate::exec::Core;
 use crate::format::journal::{Backing, Block};
 use crate::protocol::HomePlan;
 use crate::protocol::home_batches::BatchId;

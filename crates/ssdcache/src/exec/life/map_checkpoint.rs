@@ -3,10 +3,10 @@
 //! The entries are captured and written in pieces. The state is locked for one piece at a time, and a piece
 //! is all that a checkpoint keeps of them in memory: of an SSD of 1 TiB they take 1 GiB.
 
-use super::Core;
-use super::cache_device::CacheDevice;
-use super::single::write_one;
-use super::tier::SsdTier;
+use crate::exec::Core;
+use crate::exec::flush::cache_device::CacheDevice;
+use crate::exec::io::single::write_one;
+use crate::exec::tier::SsdTier;
 use crate::format::layout::{BLOCK_BYTES, MAP_ENTRY_BYTES};
 use crate::format::map::{MapHeader, encode_mark};
 use crate::protocol::checkpoint::{Checkpoint, Step};

@@ -9,7 +9,7 @@
 //! A flush that would have nothing to make durable gets its number, but does not reach the device (I42), so a
 //! `sync` of nothing costs no I/O.
 
-use crate::exec::unflushed::UnflushedHomes;
+use crate::exec::flush::unflushed::UnflushedHomes;
 use crate::protocol::flushes::FlushNumber;
 use crate::remember::{Flushed, Remember, Unproved};
 use crate::seam::Seam;

@@ -1,8 +1,8 @@
 //! Verifies a slot or a home, and repairs it from the other copy if there is one. The caller sets the pace.
 
 use crate::exec::Core;
-use crate::exec::read::SlotHold;
-use crate::exec::single::read_one;
+use crate::exec::io::single::read_one;
+use crate::exec::read::fetch::SlotHold;
 use crate::exec::tier::SsdTier;
 use crate::format::map::Entry;
 use pagetier_bufpool::TierError;

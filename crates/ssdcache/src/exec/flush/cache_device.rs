@@ -1,7 +1,7 @@
 //! The device that holds ring, journal, map and slots. It is exchanged as a whole when the SSD is taken out
 //! of use, put back or replaced.
 
-use crate::exec::flush::{Failures, GroupFlush};
+use crate::exec::flush::group::{Failures, GroupFlush};
 use crate::format::layout::Layout;
 use crate::protocol::flushes::SsdFlush;
 use crate::remember::Flushed;

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use std::future::Future;
 
 /// Runs `futures` concurrently and returns their outcomes in order. Dropping it drops them.
-pub(super) async fn join_all<T: Send>(
+pub(crate) async fn join_all<T: Send>(
     futures: impl IntoIterator<Item = impl Future<Output = T> + Send>,
 ) -> Vec<T> {
     let futures: Vec<_> = futures.into_iter().collect();

@@ -3,9 +3,9 @@
 //! All take the same steps: the slot is durable and backs the home write, the journal voids older copies, and
 //! the slot is clean only after a flush of the HDD.
 
-use super::Core;
-use super::join_all::join_all;
 use super::write_home::{HomeBound, Outcome};
+use crate::exec::Core;
+use crate::exec::io::join_all::join_all;
 use crate::format::journal::Backing;
 use crate::protocol::slots::WriteBack;
 use pagetier_bufpool::TierError;

@@ -4,8 +4,8 @@
 //! ([`Core::writers`]), no admission is in flight, no write-back runs ([`Core::home_duty`]), no checkpoint
 //! runs ([`Core::map_duty`]). Reads continue; [`Quiet::vacant`] waits for those that hold a slot.
 
-use super::Core;
-use super::tier::SsdTier;
+use crate::exec::Core;
+use crate::exec::tier::SsdTier;
 use crate::format::layout::Layout;
 use crate::mode::SsdEvent;
 use crate::protocol::home_batches::HomeBatches;

@@ -55,7 +55,7 @@ fn coalesce<T>(mut pieces: Vec<Piece<T>>) -> Vec<Run<T>> {
 }
 
 /// Writes `pieces` in runs of adjacent ones, a bounded number at a time. Yields the runs as they complete.
-pub(super) fn write_runs<T: Send>(
+pub(crate) fn write_runs<T: Send>(
     device: &SharedDevice,
     pieces: Vec<Piece<T>>,
     class: IoClass,

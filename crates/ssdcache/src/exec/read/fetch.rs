@@ -1,8 +1,8 @@
 //! Reading a page: from its slot if it has one, otherwise from its home; verified before it is returned.
 
-use super::join_all::join_all;
 use crate::exec::Core;
-use crate::exec::single::read_one;
+use crate::exec::io::join_all::join_all;
+use crate::exec::io::single::read_one;
 use crate::mode::SsdEvent;
 use crate::protocol::slots::Located;
 use pagetier_bufpool::{Fetched, TierError};

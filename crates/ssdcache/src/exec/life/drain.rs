@@ -1,8 +1,8 @@
 //! The drain: writes every page home whose newest version is on the SSD alone, so that the SSD holds no only
 //! copies.
 
-use super::Core;
-use super::tier::SsdTier;
+use crate::exec::Core;
+use crate::exec::tier::SsdTier;
 use crate::protocol::slots::Slots;
 use pagetier_bufpool::TierError;
 use pagetier_devio::DeviceError;

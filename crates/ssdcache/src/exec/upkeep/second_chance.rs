@@ -3,8 +3,8 @@
 //! A copy is written like any other version: with a fresh stamp, into a slot of the zone. The old slot is
 //! then retired, and free after the next flush. If the page is rewritten meanwhile, the copy does not count.
 
-use super::join_all::join_all;
 use crate::exec::Core;
+use crate::exec::io::join_all::join_all;
 use crate::protocol::slots::Move;
 use pagetier_bufpool::{TierError, WrittenPage};
 use pagetier_devio::{IoBuf, IoClass};

@@ -6,9 +6,9 @@
 //! doublewrite policy, the slot to which the page was just appended does. [`crate::protocol::home_batches`]
 //! is the table of pages on their way.
 
-use super::Core;
-use super::coalesce::{Piece, write_runs};
-use super::join_all::join_all;
+use crate::exec::Core;
+use crate::exec::io::coalesce::{Piece, write_runs};
+use crate::exec::io::join_all::join_all;
 use crate::format::journal::{Backing, Block};
 use crate::protocol::home_batches::NoPlace;
 use crate::protocol::{HomePage, HomePlan};
@@ -23,17 +23,17 @@ use std::sync::Arc;
 
 /// A page image on its way home.
 #[derive(Debug)]
-pub(super) struct HomeBound {
-    pub(super) page: PageId,
-    pub(super) image: IoBuf,
+pub(crate) struct HomeBound {
+    pub(crate) page: PageId,
+    pub(crate) image: IoBuf,
     /// The HDD has every change older than this.
-    pub(super) lsn: Lsn,
+    pub(crate) lsn: Lsn,
     /// Appended pages only: the superseded slot is newer than the HDD's version.
     pub(super) over_only_copy: bool,
 }
 
 impl HomeBound {
-    pub(super) fn new(page: PageId, image: IoBuf, lsn: Lsn) -> Self {
+    pub(crate) fn new(page: PageId, image: IoBuf, lsn: Lsn) -> Self {
         Self { page, image, lsn, over_only_copy: false }
     }
 
@@ -45,7 +45,7 @@ impl HomeBound {
 
 /// The outcome of a home write.
 #[derive(Clone, Debug)]
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     /// The page was written home.
     Home,
     /// The page's slot has received a newer version, which may be home already.
@@ -70,7 +70,7 @@ pub(super) type Each<'a> = &'a (dyn Fn(PageId, IoBuf, Outcome) + Send + Sync);
 impl Core {
     /// Writes `pages` to the HDD and waits for the writes. With a ring they are durable then (as images in
     /// the ring), otherwise after the next HDD flush.
-    pub(super) async fn write_home(
+    pub(crate) async fn write_home(
         &self,
         backing: Backing,
         pages: Vec<HomeBound>,
@@ -376,6 +376,6 @@ pub(super) fn fail_all(batch: Vec<HomeBound>, error: &TierError, each: Each<'_>)
 }
 
 /// The pages of `batch`, each with its version and the oldest change of it that the HDD may lack.
-pub(super) fn unflushed(batch: &[HomeBound]) -> Vec<(PageId, Stamp, Lsn)> {
+pub(crate) fn unflushed(batch: &[HomeBound]) -> Vec<(PageId, Stamp, Lsn)> {
     batch.iter().map(|b| (b.page, stamp_of(&b.image), b.lsn)).collect()
 }
