@@ -1,10 +1,10 @@
 //! Recovery: redoes the log over the pages.
 
 use crate::error::WalError;
-use crate::identity;
 use crate::log::Wal;
-use crate::redo::{Recovered, RedoError, redo};
-use crate::unfit::UnfitLog;
+use crate::log::unfit::UnfitLog;
+use crate::recovery::identity;
+use crate::recovery::redo::{Recovered, RedoError, redo};
 use pagetier::errors::{Advice, PoolError, TierError};
 use pagetier::{Error, OpenError, PageStore};
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 //! Pure: a store's record and what was found of a log go in, a decision comes out. `docs/recovery.md` (I45)
 //! has the rules and why they suffice.
 
-use crate::segments::{FIRST_LSN, Segment};
+use crate::log::segments::{FIRST_LSN, Segment};
 use pagetier::Lsn;
 use pagetier::errors::Advice;
 use pagetier::log::{LogMark, LogNeeds};
