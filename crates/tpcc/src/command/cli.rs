@@ -1,8 +1,8 @@
 //! The command line and its defaults.
 
 use crate::args::{self, PolicyPairs};
-use crate::comparison::CompareArgs;
-use crate::policies::Policies;
+use crate::command::comparison::CompareArgs;
+use crate::command::policies::Policies;
 use clap::{Parser, ValueEnum};
 use pagetier::{Costs, PageSize, PoolPolicy, SsdPolicy, device::COST_POINTS};
 use pagetier_policy::{CLUSTER_PAGES, CLUSTER_PAGES_MAX};

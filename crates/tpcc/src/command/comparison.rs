@@ -1,6 +1,6 @@
 //! The options of `--compare`.
 
-use crate::matrix::{DATABASES, Figure};
+use crate::command::matrix::{DATABASES, Figure};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 

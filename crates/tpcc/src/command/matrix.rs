@@ -1,6 +1,6 @@
 //! The runs behind each figure of the 2013 paper (section 6).
 
-use crate::policies::Policies;
+use crate::command::policies::Policies;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,7 @@
 //! The catalog: one page in its own space that describes the database, written when the load is complete.
 
-use crate::error::DbError;
-use crate::random::Constants;
+use crate::database::error::DbError;
+use crate::database::random::Constants;
 use pagetier::{PageId, PageStore};
 use pagetier_btree::ENTRY_BYTES;
 

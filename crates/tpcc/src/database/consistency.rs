@@ -5,10 +5,10 @@
 //! 3. The new-orders of a district have consecutive numbers.
 //! 4. The sum of O_OL_CNT is the number of order-lines of the district.
 
-use crate::database::Database;
-use crate::error::DbError;
-use crate::load::DISTRICTS;
-use crate::schema::{self, Table, district, orders, warehouse};
+use crate::database::engine::Database;
+use crate::database::error::DbError;
+use crate::database::load::DISTRICTS;
+use crate::database::schema::{self, Table, district, orders, warehouse};
 use std::ops::ControlFlow;
 
 /// Aggregates over the rows of one district.

@@ -3,11 +3,11 @@
 //! A transaction reads rows under row locks, collects its changes, and commits: one log record makes them
 //! durable, then they are applied to the trees. The log's module explains what this means for recovery.
 
-use crate::catalog::Catalog;
-use crate::error::DbError;
-use crate::locks::{LockTable, RowKey, RowLock};
-use crate::operations::{Operation, Operations};
-use crate::schema::Table;
+use crate::database::catalog::Catalog;
+use crate::database::error::DbError;
+use crate::database::locks::{LockTable, RowKey, RowLock};
+use crate::database::operations::{Operation, Operations};
+use crate::database::schema::Table;
 use pagetier::{PageStore, Retention, SpaceHints};
 use pagetier_btree::Tree;
 use pagetier_wal::{Wal, checkpoint, recover};

@@ -1,6 +1,6 @@
 //! The errors of the database.
 
-use crate::schema::Table;
+use crate::database::schema::Table;
 use pagetier_btree::TreeError;
 use pagetier_wal::{CheckpointError, RecoverError, WalError};
 

@@ -1,10 +1,10 @@
 //! The initial population of TPC-C clause 4.3.3: loaded through the store, in key order, without the log.
 
-use crate::catalog::{Catalog, Scale};
-use crate::error::DbError;
-use crate::random::{Random, last_name};
-use crate::schema::{self, NEW_ORDER_ROW, Table};
-use crate::schema::{customer, district, history, item, order_line, orders, stock, warehouse};
+use crate::database::catalog::{Catalog, Scale};
+use crate::database::error::DbError;
+use crate::database::random::{Random, last_name};
+use crate::database::schema::{self, NEW_ORDER_ROW, Table};
+use crate::database::schema::{customer, district, history, item, order_line, orders, stock, warehouse};
 use pagetier::{PageSize, PageStore};
 use pagetier_btree::{Appender, Tree, full_pages};
 use std::sync::Arc;

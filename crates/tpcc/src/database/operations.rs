@@ -3,7 +3,7 @@
 //! Each operation has a table (1), a tag (1: put, 2: patch, 3: delete) and a key; a put adds the value, a
 //! patch adds offset (2), length (2) and bytes. The table determines the lengths of keys and values.
 
-use crate::schema::Table;
+use crate::database::schema::Table;
 
 const PUT: u8 = 1;
 const PATCH: u8 = 2;
@@ -113,7 +113,7 @@ fn parse(bytes: &[u8]) -> Option<(Operation<'_>, &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schema::{NEW_ORDER_ROW, district, district_key, order_key};
+    use crate::database::schema::{NEW_ORDER_ROW, district, district_key, order_key};
 
     #[test]
     fn operations_read_back_and_every_cut_is_noticed() {

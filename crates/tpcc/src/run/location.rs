@@ -1,8 +1,8 @@
 //! Where a database lives: files in a folder, given files or devices, or memory.
 
 use crate::OpenDevice;
-use crate::cli::{Cli, HddModel, Io, SsdModel};
-use crate::policies::Policies;
+use crate::command::cli::{Cli, HddModel, Io, SsdModel};
+use crate::command::policies::Policies;
 use pagetier::{
     Builder, MemoryManifest, PageSize, PageStore, SsdPolicy,
     device::{Backend, DeviceModel, EmulatedClock, EmulatedDevice, MemoryDevice, SharedDevice},

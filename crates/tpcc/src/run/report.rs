@@ -1,7 +1,7 @@
 //! The cost of a run: the columns of Figures 8, 9 and 11 of the 2013 paper, as JSON or as a table.
 
-use crate::policies::Policies;
-use crate::run::{Measured, Slice};
+use crate::command::policies::Policies;
+use crate::run::terminals::{Measured, Slice};
 use crate::tx::Kind;
 use pagetier::{
     Costs,

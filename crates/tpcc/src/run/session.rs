@@ -1,16 +1,16 @@
 //! A session: loads if necessary; then, per policy pair, opens, recovers, runs, checks, closes, and reports.
 
 use crate::OpenDevice;
-use crate::catalog::{Catalog, Scale};
-use crate::cli::{Cli, Time};
-use crate::consistency;
-use crate::database::{Database, Recovered};
-use crate::error::DbError;
-use crate::load::{estimate_bytes, load, steps};
-use crate::location::{Location, LocationError, Notes};
-use crate::policies::Policies;
-use crate::report::{self, Reopened, Row, Setup};
-use crate::run::{Measured, Plan, Stop, run};
+use crate::command::cli::{Cli, Time};
+use crate::command::policies::Policies;
+use crate::database::catalog::{Catalog, Scale};
+use crate::database::consistency;
+use crate::database::engine::{Database, Recovered};
+use crate::database::error::DbError;
+use crate::database::load::{estimate_bytes, load, steps};
+use crate::run::location::{Location, LocationError, Notes};
+use crate::run::report::{self, Reopened, Row, Setup};
+use crate::run::terminals::{Measured, Plan, Stop, run};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use pagetier::{PageStore, device::COST_POINTS, what_if::WhatIfOptions};
 use pagetier_control::Control;

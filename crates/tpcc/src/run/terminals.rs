@@ -1,7 +1,7 @@
 //! A run: terminals in a closed loop, a warm-up, and a measured interval between two snapshots.
 
-use crate::database::Database;
-use crate::error::DbError;
+use crate::database::engine::Database;
+use crate::database::error::DbError;
 use crate::tx::{Kind, Outcome, Terminal};
 use hdrhistogram::Histogram;
 use indicatif::ProgressBar;
