@@ -370,11 +370,11 @@ fn policies() -> impl Iterator<Item = String> {
 
 #[test]
 fn every_policy_is_described_and_drawn_by_the_campaign() {
-    let (described, drawn) = (read("docs/policies.md"), read("crates/sim/src/campaign/plan.rs"));
+    let (described, drawn) = (read("docs/policies.md"), read("crates/sim/src/campaign/draw/plan.rs"));
     for name in policies() {
         assert!(described.contains(&format!("`{name}`")), "docs/policies.md does not describe {name}");
         let drawn = drawn.contains(&format!("\"{name}\""));
-        assert!(drawn, "crates/sim/src/campaign/plan.rs does not draw {name}");
+        assert!(drawn, "crates/sim/src/campaign/draw/plan.rs does not draw {name}");
     }
     for part in SsdPolicy::PARTS {
         assert!(described.contains(part), "docs/policies.md does not describe the option {part}");

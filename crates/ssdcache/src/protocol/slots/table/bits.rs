@@ -37,7 +37,7 @@ impl Bits {
     }
 
     /// The number of slots whose bit is set.
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.ones
     }
 
