@@ -1,5 +1,5 @@
-//! The pool's methods for single pages and its counters. Lookups, misses and evictions are in `read`, writes in
-//! `write`, changes to the whole pool in `operate`.
+//! The pool's methods for single pages, and its counters. Lookups, misses and evictions are in `read`, writes
+//! in `write`, changes of the whole pool in `operate`.
 
 use crate::feed::record::Recorder;
 use crate::feed::sampler::Sampler;
@@ -275,7 +275,7 @@ impl<T: Tier> Pool<T> {
         let inner = &self.inner;
         let params = inner.params();
         let page = params.page_size.bytes();
-        // Of the largest size ever: a shrunken pool gives up pages, not metadata (`resize`).
+        // Of the largest size ever: a shrunken pool gives up pages, not metadata (`operate::resize`).
         let metadata = inner.frames.all.len() * size_of::<crate::frames::frame::Frame>()
             + inner.frames.table.memory_bytes()
             + crate::frames::unwritten::bytes_for(inner.frames.all.len())

@@ -1,9 +1,9 @@
 //! TPC-C on Pagetier: a small database engine on a page store, and the storage cost of each New-Order.
 //!
 //! [`main`] is the program of the example `tpcc_lite`. Reading order: `database::schema`, the trees
-//! (`pagetier_btree`), the log (`pagetier_wal`), `database::engine`, `tx`, then in `run` `terminals`, `report`,
-//! `location`, `session`. [`references`] generates only TPC-C's page references, for the replay. [`args`] parses
-//! command lines.
+//! (`pagetier_btree`), the log (`pagetier_wal`), `database::engine`, `tx`, then in `run` `terminals`,
+//! `report`, `location`, `session`. [`references`] generates only TPC-C's page references, for the replay.
+//! [`args`] parses command lines.
 
 #![allow(missing_docs, reason = "not published: a doc is written where a name does not say enough")]
 

@@ -1,4 +1,4 @@
-//! Changes to a whole pool in use: its size, its policy, repairs after a loss below, its end. No request
+//! Changes of a whole pool in use: its size, its policy, repairs after a loss below, its end. No request
 //! for a page comes here.
 //!
 //! Begin with `resize`; `retire` is the end.

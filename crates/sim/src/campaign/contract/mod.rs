@@ -1,5 +1,5 @@
-//! What a store promises: the versions that each page may read as, whatever is in progress. Nothing here knows
-//! a device.
+//! What a store promises: the versions that each page may read as, whatever is in progress. Nothing here
+//! knows a device.
 //!
 //! Begin with `model`.
 

@@ -1,6 +1,6 @@
 //! The hazards that a fixed share of all seeds is directed at: situations that random work seldom meets. A
-//! hazard determines geometry and latencies ([`Plan`](crate::campaign::Plan)), faults and the order of the work
-//! (`directed`).
+//! hazard determines geometry and latencies ([`Plan`](super::plan::Plan)), faults and the order of the work
+//! (`work::directed`).
 
 use clap::ValueEnum;
 use pagetier::Mutation;

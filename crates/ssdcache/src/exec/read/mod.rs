@@ -1,5 +1,5 @@
-//! Reads of pages: for the pool, for a backup, and to verify and repair copies. The reads of a recovery are in
-//! `open`.
+//! Reads of pages: for the pool, for a backup, and to verify and repair copies. The reads of a recovery are
+//! in `open`.
 //!
 //! Begin with `fetch`.
 

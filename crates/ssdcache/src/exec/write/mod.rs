@@ -1,5 +1,5 @@
 //! Writes of pages, to a slot or home, in the order that keeps an older version until the newer one is
-//! durable. What is written ahead of need is chosen in `upkeep`.
+//! durable. The task that writes ahead of need is in `upkeep`.
 //!
 //! Begin with `route` (where a page goes), then `write_home` (in which order).
 
