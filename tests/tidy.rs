@@ -35,15 +35,15 @@ const COLUMNS_MAX: usize = 8;
 const UNSAFE: [&str; 26] = [
     "benches/common/bare.rs",
     "benches/hit_path.rs",
-    "crates/bufpool/src/arena.rs",
-    "crates/bufpool/src/clean.rs",
-    "crates/bufpool/src/evict.rs",
+    "crates/bufpool/src/frames/arena.rs",
+    "crates/bufpool/src/write/clean.rs",
+    "crates/bufpool/src/read/evict.rs",
     "crates/bufpool/src/forked.rs",
-    "crates/bufpool/src/frames.rs",
-    "crates/bufpool/src/guard.rs",
-    "crates/bufpool/src/inner.rs",
-    "crates/bufpool/src/load.rs",
-    "crates/bufpool/src/memory.rs",
+    "crates/bufpool/src/frames/set.rs",
+    "crates/bufpool/src/state/guard.rs",
+    "crates/bufpool/src/state/inner.rs",
+    "crates/bufpool/src/read/load.rs",
+    "crates/bufpool/src/frames/memory.rs",
     "crates/devio/src/buf.rs",
     "crates/devio/src/conformance.rs",
     "crates/devio/src/owner.rs",
@@ -372,11 +372,11 @@ fn policies() -> impl Iterator<Item = String> {
 
 #[test]
 fn every_policy_is_described_and_drawn_by_the_campaign() {
-    let (described, drawn) = (read("docs/policies.md"), read("crates/sim/src/campaign/plan.rs"));
+    let (described, drawn) = (read("docs/policies.md"), read("crates/sim/src/campaign/draw/plan.rs"));
     for name in policies() {
         assert!(described.contains(&format!("`{name}`")), "docs/policies.md does not describe {name}");
         let drawn = drawn.contains(&format!("\"{name}\""));
-        assert!(drawn, "crates/sim/src/campaign/plan.rs does not draw {name}");
+        assert!(drawn, "crates/sim/src/campaign/draw/plan.rs does not draw {name}");
     }
     for part in SsdPolicy::PARTS {
         assert!(described.contains(part), "docs/policies.md does not describe the option {part}");

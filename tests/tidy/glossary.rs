@@ -25,8 +25,8 @@ fn the_glossary_has_every_word_once_and_in_order() {
 /// The types that have a word of the glossary for a name, and mean what it says or, in io_uring's and
 /// `bufpool`'s memory, a thing of their own file alone.
 const NAMED: [(&str, &str); 11] = [
-    ("crates/bufpool/src/frame.rs", "Frame"),
-    ("crates/bufpool/src/memory.rs", "Space"),
+    ("crates/bufpool/src/frames/frame.rs", "Frame"),
+    ("crates/bufpool/src/frames/memory.rs", "Space"),
     ("crates/bufpool/src/tier.rs", "Tier"),
     ("crates/devio/src/uring_ring.rs", "Ring"),
     ("crates/ghost/src/tiers.rs", "Frame"),

@@ -1,8 +1,8 @@
 //! A process that is forked while a pool works drops its copy of it. A thread of the parent may have held any
 //! lock at the fork; in the copy it is held for ever.
 
-use crate::params::PoolParams;
-use crate::pool::Pool;
+use crate::state::handle::Pool;
+use crate::state::params::PoolParams;
 use crate::tier::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPage};
 use pagetier_devio::task::Boxed;
 use pagetier_devio::{IoBuf, IoClass};

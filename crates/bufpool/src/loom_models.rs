@@ -37,18 +37,18 @@
 //! | `get_many` forgets a pin | `a_lookup_of_two_pages_beside_a_writer_of_each_comes_to_an_end` |
 //! | a frame's memory given back while a task uses it | `a_shrinking_pool_gives_up_only_frames_that_no_task_uses` |
 
-use crate::frame::{Frame, NO_LSN};
-use crate::frames::Frames;
-use crate::free::FreeStack;
-use crate::guard::PageRef;
-use crate::hits::{BATCH, HitBuffers, SHARED, ThreadNumbers};
-use crate::inner::PoolInner;
-use crate::latch::Wait;
-use crate::params::{PoolError, PoolParams};
-use crate::pool::Pool;
-use crate::resize::Shrinking;
+use crate::feed::hits::{BATCH, HitBuffers, SHARED, ThreadNumbers};
+use crate::frames::frame::{Frame, NO_LSN};
+use crate::frames::free_stack::FreeStack;
+use crate::frames::set::Frames;
+use crate::frames::unwritten::Unwritten;
+use crate::operate::resize::Shrinking;
+use crate::read::latch::Wait;
+use crate::state::guard::PageRef;
+use crate::state::handle::Pool;
+use crate::state::inner::PoolInner;
+use crate::state::params::{PoolError, PoolParams};
 use crate::tier::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPage};
-use crate::unwritten::Unwritten;
 use crate::waits::queues::LatchQueues;
 use crate::word::{Attempt, Mode, Word};
 use loom::cell::UnsafeCell;
@@ -578,7 +578,7 @@ fn the_redo_position_of_an_unwritten_change_never_disappears() {
 #[test]
 fn no_frame_is_taken_twice() {
     model(3, || {
-        let all: Vec<Frame> = (0..3).map(|_| Frame::new(crate::table::NONE)).collect();
+        let all: Vec<Frame> = (0..3).map(|_| Frame::new(crate::frames::page_table::NONE)).collect();
         let free = FreeStack::new();
         [2, 1, 0].into_iter().for_each(|frame| free.push(&all, FrameId(frame)));
         let shared = loom::sync::Arc::new((all, free));
@@ -607,7 +607,7 @@ fn no_frame_is_taken_twice() {
 #[test]
 fn every_later_walk_finds_a_change() {
     model(3, || {
-        let frames = || -> Vec<Frame> { vec![Frame::new(crate::table::NONE)] };
+        let frames = || -> Vec<Frame> { vec![Frame::new(crate::frames::page_table::NONE)] };
         let shared = loom::sync::Arc::new((frames(), Unwritten::new(1).expect("memory")));
         shared.1.grow(1).expect("memory");
         // An earlier change, written since: the walks below find the frame clean, and forget it.

@@ -1,10 +1,12 @@
-//! The pool's methods. Lookups and misses are in `load`, evictions in `evict`, writes in `clean`.
+//! The pool's methods for single pages, and its counters. Lookups, misses and evictions are in `read`, writes
+//! in `write`, changes of the whole pool in `operate`.
 
-use crate::guard::{Guard, PageMut, PageRef};
-use crate::inner::PoolInner;
-use crate::params::{PoolError, PoolMemory, PoolParams, PoolStats};
-use crate::record::Recorder;
-use crate::sampler::Sampler;
+use crate::feed::record::Recorder;
+use crate::feed::sampler::Sampler;
+use crate::state::guard::{Guard, PageMut, PageRef};
+use crate::state::handle::Pool;
+use crate::state::inner::PoolInner;
+use crate::state::params::{PoolError, PoolMemory, PoolParams, PoolStats};
 use crate::tier::{LogGate, Tier, TierError};
 use crate::word::Mode;
 use pagetier_devio::listen;
@@ -13,17 +15,6 @@ use pagetier_page::{Lsn, PageId, SpaceId};
 use pagetier_policy::FramePolicy;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// A buffer pool over a [`Tier`]. Cheap to clone; all clones share one pool.
-pub struct Pool<T: Tier> {
-    pub(crate) inner: Arc<PoolInner<T>>,
-}
-
-impl<T: Tier> Clone for Pool<T> {
-    fn clone(&self) -> Self {
-        Self { inner: Arc::clone(&self.inner) }
-    }
-}
 
 /// Latches the frame of a page, and loads the page if necessary. A macro, because the compiler does
 /// not inline an asynchronous function into its caller.
@@ -54,7 +45,7 @@ impl<T: Tier> Pool<T> {
         let (clean, needed) = (Arc::clone(&inner.clean), Arc::clone(&inner.needed));
         // Both tasks hold the pool weakly: a pool that nothing else refers to must end, not wait for its
         // own tasks.
-        task::spawn(&inner.runtime, crate::clean::run(Arc::downgrade(&inner), clean, needed));
+        task::spawn(&inner.runtime, crate::write::clean::run(Arc::downgrade(&inner), clean, needed));
         let stalls =
             crate::waits::stalls::run(Arc::downgrade(&inner.stalls), Arc::clone(inner.stalls.watch()));
         task::spawn(&inner.runtime, stalls);
@@ -284,10 +275,10 @@ impl<T: Tier> Pool<T> {
         let inner = &self.inner;
         let params = inner.params();
         let page = params.page_size.bytes();
-        // Of the largest size ever: a shrunken pool gives up pages, not metadata (`resize`).
-        let metadata = inner.frames.all.len() * size_of::<crate::frame::Frame>()
+        // Of the largest size ever: a shrunken pool gives up pages, not metadata (`operate::resize`).
+        let metadata = inner.frames.all.len() * size_of::<crate::frames::frame::Frame>()
             + inner.frames.table.memory_bytes()
-            + crate::unwritten::bytes_for(inner.frames.all.len())
+            + crate::frames::unwritten::bytes_for(inner.frames.all.len())
             + inner.hits.memory_bytes();
         PoolMemory {
             frames: (inner.frames.count() * page) as u64,
@@ -351,11 +342,5 @@ impl<T: Tier> Pool<T> {
             return Err(format!("{held} pages and {} free frames", frames.free.len()));
         }
         policy.validate()
-    }
-}
-
-impl<T: Tier> std::fmt::Debug for Pool<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pool").field("params", &self.inner.params()).finish_non_exhaustive()
     }
 }

@@ -15,7 +15,7 @@ const CRATES: [&str; 2] = ["../../src", "../wal/src"];
 const EXCEPTIONS: &[(&str, &str)] = &[
     ("*::advice", "a table of what to do; the campaign compares what errors say"),
     ("Backup*::*", "tests/backup_files.rs and tests/backup.rs: lists, extracts and options of backups"),
-    ("Builder::accept_log_loss", "of a log that is gone for good: crates/wal/src/unfit.rs"),
+    ("Builder::accept_log_loss", "of a log that is gone for good: crates/wal/src/log/unfit.rs"),
     ("Builder::calibrate", "measures real time"),
     ("Builder::direct_io", "of files"),
     ("Builder::from_options", "the same as the setters"),

@@ -20,17 +20,17 @@ mod remember;
 mod seam;
 
 pub use exec::Homes;
-pub use exec::budget::BudgetStats;
-pub use exec::drain::{DrainProgress, DrainReport};
+pub use exec::life::drain::{DrainProgress, DrainReport};
+pub use exec::life::quiet::{ExchangeError, Exchanged, NewCacheDevice};
+pub use exec::life::readmit::{ReadmitError, ReadmitReport, Readmitter};
 pub use exec::open::{
     OldRing, OpenError, OpenParams, RecoveryProgress, RecoveryReport, assign, format, identify, mark,
     newest_label,
 };
-pub use exec::quiet::{ExchangeError, Exchanged, NewCacheDevice};
-pub use exec::readmit::{ReadmitError, ReadmitReport, Readmitter};
-pub use exec::scrub::Checked;
+pub use exec::read::scrub::Checked;
 pub use exec::stats::TierStats;
 pub use exec::tier::{ModeLimit, SsdTier};
+pub use exec::upkeep::budget::BudgetStats;
 pub use format::journal::{Backing, Block, RECORDS_MAX, Record};
 pub use format::layout::{
     BLOCK_BYTES, JournalSeq, Layout, MAP_ENTRY_BYTES, RING_PAGES_MAX, SLOTS_MIN, SsdTooSmall,

@@ -1,41 +1,28 @@
 //! TPC-C on Pagetier: a small database engine on a page store, and the storage cost of each New-Order.
 //!
-//! [`main`] is the program of the example `tpcc_lite`. Reading order: `schema`, the trees (`pagetier_btree`),
-//! the log (`pagetier_wal`), `database`, `tx`, then `run`, `report`, `location`, `session`. [`references`]
-//! generates only TPC-C's page references, for the replay. [`args`] parses command lines.
+//! [`main`] is the program of the example `tpcc_lite`. Reading order: `database::schema`, the trees
+//! (`pagetier_btree`), the log (`pagetier_wal`), `database::engine`, `tx`, then in `run` `terminals`,
+//! `report`, `location`, `session`. [`references`] generates only TPC-C's page references, for the replay.
+//! [`args`] parses command lines.
 
 #![allow(missing_docs, reason = "not published: a doc is written where a name does not say enough")]
 
 pub mod args;
-mod catalog;
-mod cli;
+mod command;
 mod compare;
-mod comparison;
-mod consistency;
 mod database;
-mod error;
-mod load;
-mod location;
-mod locks;
-mod matrix;
-mod operations;
-mod policies;
-mod random;
 pub mod references;
-mod report;
 mod run;
-mod runtime;
-mod schema;
-mod session;
 mod tx;
 
 use clap::Parser;
 use clap::error::ErrorKind;
-use cli::{Cli, Time};
+use command::cli::{Cli, Time};
 use pagetier::device::SharedDevice;
 use pagetier_devio::VirtualClock;
-use report::End;
-use session::{Session, SessionError};
+use run::report::{self, End};
+use run::runtime::runtime;
+use run::session::{Session, SessionError};
 use std::process::ExitCode;
 
 /// Opens a device of the command line that is neither a file nor a block device, such as `rbd:POOL/IMAGE`,
@@ -73,7 +60,7 @@ fn start(cli: &Cli, open: OpenDevice) -> Result<End, Box<dyn std::error::Error>>
         return compare::compare(cli);
     }
     let clock = (cli.time == Time::Virtual).then(VirtualClock::new);
-    let runtime = runtime::runtime(clock.as_ref())?;
+    let runtime = runtime(clock.as_ref())?;
     let session = {
         // Its tasks belong there, but opening a device may block.
         let _entered = runtime.enter();

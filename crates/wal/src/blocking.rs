@@ -28,11 +28,11 @@
 use crate::error::{CheckpointError, WalError};
 use crate::guard::Guard;
 use crate::log::Wal;
+use crate::log::minitx::MiniTx;
 use crate::logged::{self, LoggedBackupError};
-use crate::minitx::MiniTx;
 use crate::options::WalOptions;
-use crate::recover::RecoverError;
-use crate::redo::Recovered;
+use crate::recovery::recover::RecoverError;
+use crate::recovery::redo::Recovered;
 use pagetier::backup::{BackupError, BackupOptions, BackupReport};
 use pagetier::blocking::Driver;
 use pagetier::{Builder, Error, Lsn, OpenError, PageId, PageMut, PageRef, PageStore, SpaceId};

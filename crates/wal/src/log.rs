@@ -26,16 +26,20 @@
 //!
 //! [`MiniTx::commit`]: crate::MiniTx::commit
 
+mod frees;
+pub(crate) mod minitx;
 mod ownership;
 pub(crate) mod room;
+pub(crate) mod segments;
+pub(crate) mod unfit;
 
 use crate::device_media::DeviceMedia;
 use crate::error::WalError;
 use crate::guard::Guard;
+use crate::log::segments::{FIRST_LSN, Segments};
 use crate::media::{FileMedia, Media, MemoryMedia};
 use crate::options::{Keep, WalOptions};
 use crate::record::{self, Kind};
-use crate::segments::{FIRST_LSN, Segments};
 use pagetier::device::SharedDevice;
 use pagetier::log::{LogMark, LogNeeds};
 use pagetier::{Lsn, PageId, PageStore, SpaceId};

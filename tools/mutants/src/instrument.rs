@@ -38,7 +38,7 @@ const LEFT_OUT: [&str; 27] = [
     "moment.rs",
     "loom_models.rs",
     "stats.rs",
-    "bufpool/src/record.rs",
+    "bufpool/src/feed/record.rs",
     "trace.rs",
     "sample_channel.rs",
     "sample.rs",

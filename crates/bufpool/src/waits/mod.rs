@@ -9,7 +9,7 @@
 //! | `patience` | a limit on a wait, without the time in which the process was stopped |
 //! | `holders` | in debug builds: which task holds a guard of which page, to refuse a wait for itself |
 //!
-//! The future that waits for a latch is `latch`'s.
+//! Begin with `queues`; the future that waits for a latch is in `read::latch`.
 
 pub(crate) mod holders;
 pub(crate) mod patience;

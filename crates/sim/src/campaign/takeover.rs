@@ -5,10 +5,10 @@
 //! What any owner acknowledged, the next ones must have. A former owner acknowledges nothing more, and serves
 //! pages for the length of its lease at most.
 
-use super::content::{fill, version_in};
-use super::plan::Plan;
-use super::violation::{Violation, judged};
-use super::world::in_virtual_time;
+use super::contract::content::{fill, version_in};
+use super::draw::plan::Plan;
+use super::report::violation::{Violation, judged};
+use super::world::examine::in_virtual_time;
 use super::{Hazard, Totals};
 use pagetier::{Builder, Error, PageId, PageSize, PageStore, SpaceId, pool_bytes_for};
 use pagetier_devio::{Device, SharedDevice, SimDevice, SimSeat};
@@ -64,7 +64,7 @@ struct Machine {
 }
 
 fn builder(homes: &Arc<SimSeat>, lease: Duration, seed: u64) -> Builder {
-    let ssd = SimDevice::new("ssd", 0, seed, &super::moment::bounded_power());
+    let ssd = SimDevice::new("ssd", 0, seed, &super::world::moment::bounded_power());
     PageStore::builder()
         .manifest_on_hdd(true)
         .manifest_bytes_max(256 << 10)
@@ -80,7 +80,7 @@ fn builder(homes: &Arc<SimSeat>, lease: Duration, seed: u64) -> Builder {
 
 async fn run(seed: u64) -> Result<u64, String> {
     let mut rng = SmallRng::seed_from_u64(seed ^ 0x7a6e_0ce5);
-    let power = super::moment::bounded_power();
+    let power = super::world::moment::bounded_power();
     // The log's device completes at once: it is written by threads that virtual time would not wait for.
     let log = SimDevice::new("log", 0, seed, &power);
     log.grow(64 << 20).map_err(|error| error.to_string())?;

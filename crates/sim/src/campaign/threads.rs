@@ -3,11 +3,11 @@
 //! under its exclusive latch, so each holder of a latch on the page must find exactly that version. A wait
 //! that does not end is a violation. Every second seed makes its calls by threads that they block.
 
-use super::content::{fill, version_in};
+use super::contract::content::{fill, version_in};
+use super::draw::plan::Plan;
 use super::log::{open_shared, open_shared_blocking};
-use super::plan::Plan;
 use super::polls::up_to;
-use super::violation::{Violation, judged};
+use super::report::violation::{Violation, judged};
 use super::{Hazard, Totals};
 use pagetier::{Error, PageId, PageMut, PageRef, PageStore, SpaceId};
 use pagetier_wal::{CheckpointError, LoggedStore, MiniTx, Wal, WalError, blocking};

@@ -1,7 +1,7 @@
 //! A small store to damage: built once, cleanly closed or crashed, with every version of its pages that was
 //! ever written.
 
-use crate::campaign::content::{fill, version_in};
+use crate::campaign::contract::content::{fill, version_in};
 use pagetier::{Error, MemoryManifest, OpenError, PageId, PageMut, PageSize, PageStore, SpaceId};
 use pagetier_devio::{Device, IoBuf, IoBufs, IoClass, SharedDevice, SimDevice, SimPower};
 use pagetier_page::StoreSeed;

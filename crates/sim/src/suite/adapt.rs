@@ -57,8 +57,8 @@ fn median(mut of: Vec<usize>) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Class;
     use super::*;
+    use crate::suite::Class;
 
     fn row(pair: &str, windows_ms: &[f64]) -> Row {
         Row {

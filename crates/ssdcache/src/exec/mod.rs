@@ -3,35 +3,22 @@
 //! Locking: `state` is the only lock held for more than a few instructions, and never across an `.await`. The
 //! group flushes' locks are leaves. A task that waits for a change of the state registers with `changed`
 //! before it checks.
+//!
+//! Begin with `tier` (the handle), then `write::route` and `read::fetch`.
 
-pub(crate) mod budget;
-pub(crate) mod cache_device;
-pub(crate) mod checkpoint;
-mod coalesce;
-pub(crate) mod drain;
-pub(crate) mod flush;
-mod join_all;
-pub(crate) mod maintenance;
+mod flush;
+mod io;
+pub(crate) mod life;
 #[cfg(feature = "mutations")]
 mod moment;
 pub(crate) mod open;
-pub(crate) mod quiet;
-mod read;
-pub(crate) mod readmit;
-mod ring_repair;
-pub(crate) mod scrub;
-mod second_chance;
-mod single;
+pub(crate) mod read;
 pub(crate) mod stats;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tier;
-mod unflushed;
-mod version;
-pub(crate) mod write;
-mod write_back;
-mod write_first;
-mod write_home;
+pub(crate) mod upkeep;
+mod write;
 
 use crate::format::layout::Layout;
 use crate::mode::SsdEvent;
@@ -39,9 +26,9 @@ use crate::protocol::Protocol;
 use crate::protocol::flushes::{HddFlush, SsdFlush};
 use crate::remember::Flushed;
 use crate::seam::{GuardedProtocol, Seam};
-use budget::Budget;
-use cache_device::CacheDevice;
-use flush::{Failures, GroupFlush};
+use flush::cache_device::CacheDevice;
+use flush::group::{Failures, GroupFlush};
+use flush::unflushed::UnflushedHomes;
 use pagetier_bufpool::TierError;
 use pagetier_devio::listen;
 use pagetier_devio::locks;
@@ -53,7 +40,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::{Notify, broadcast};
 use tokio::time::Instant;
-use unflushed::UnflushedHomes;
+use upkeep::budget::Budget;
 
 /// Maps every page to its home on the HDD: the store's table of spaces.
 pub trait Homes: Send + Sync + 'static {
@@ -151,7 +138,7 @@ pub(crate) struct Core {
     /// See `SsdTier::reversions`.
     pub(crate) reversions: AtomicU64,
     /// The SSD, or the ring's file in a store without one. Exchanged only under
-    /// [`crate::exec::quiet::Quiet`].
+    /// [`crate::exec::life::quiet::Quiet`].
     pub(crate) cache_device: RwLock<Arc<CacheDevice>>,
     pub(crate) state: GuardedProtocol,
     pub(crate) stamps: StampSource,
@@ -167,7 +154,7 @@ pub(crate) struct Core {
     pub(crate) opened: Instant,
     /// The first error after which writes can no longer be made safely.
     pub(crate) refusing: Refusing,
-    /// Writers hold it shared. Taken before the locks that follow; see [`crate::exec::quiet`].
+    /// Writers hold it shared. Taken before the locks that follow; see [`crate::exec::life::quiet`].
     pub(crate) writers: locks::RwLock<()>,
     /// Held while a batch of pages is written home from slots.
     pub(crate) home_duty: locks::Mutex<()>,

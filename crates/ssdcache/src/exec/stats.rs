@@ -1,7 +1,7 @@
 //! What the tier counts.
 
-use super::budget::BudgetStats;
 use super::tier::SsdTier;
+use super::upkeep::budget::BudgetStats;
 use crate::mode::SsdMode;
 use crate::protocol::Protocol;
 use crate::protocol::slots::{FreeSlots, SlotCounts};

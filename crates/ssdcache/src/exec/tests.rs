@@ -4,9 +4,9 @@
 #[path = "../../tests/common/mod.rs"]
 mod common;
 
+use crate::exec::io::single::{ATTEMPTS_MAX, read_agreed};
 use crate::exec::open::{OpenParams, open};
-use crate::exec::single::{ATTEMPTS_MAX, read_agreed};
-use crate::exec::write_home::{HomeBound, Outcome};
+use crate::exec::write::write_home::{HomeBound, Outcome};
 use crate::exec::{Core, Homes};
 use crate::format::journal::Backing;
 use crate::format::layout::Layout;

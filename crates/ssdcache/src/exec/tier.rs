@@ -2,7 +2,8 @@
 
 use crate::exec::Core;
 use crate::exec::open::{OpenError, OpenParams, RecoveryReport, open};
-use crate::exec::{maintenance, write};
+use crate::exec::upkeep::maintenance;
+use crate::exec::write::route;
 use crate::mode::{SsdEvent, SsdMode, SsdState};
 use crate::protocol::Protocol;
 use crate::protocol::slots::Slots;
@@ -370,7 +371,7 @@ impl Tier for SsdTier {
     }
 
     fn evicted(&self, page: PageId, logical: u32, image: &[u8]) -> Displaced {
-        write::evicted(&self.core, page, logical, image)
+        route::evicted(&self.core, page, logical, image)
     }
 
     fn fills_up(&self) -> Boxed<'_, bool> {

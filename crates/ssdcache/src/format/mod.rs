@@ -1,4 +1,7 @@
-//! The on-disk format (`docs/format.md`): pure codecs.
+//! The on-disk format (`docs/format.md`): pure codecs, and the layout of the SSD. Which of what is found on it
+//! counts is decided in `protocol`.
+//!
+//! Begin with `layout`.
 
 mod bytes;
 pub(crate) mod journal;

@@ -13,8 +13,8 @@
 //! A ring on the HDD ([`HomeBatches::ring_takes_all`]) backs homes beside the slots, which may be lost with
 //! the SSD. There, such a batch holds its places as a batch of the ring does, also once it is gone otherwise.
 //!
-//! A page that goes home first (`exec/write_first.rs`) passes through the same phases, but its records are
-//! written last. Until a batch is gone it may pin the journal (I7), and its pages may have to keep their
+//! A page that goes home first (`exec/write/write_first.rs`) passes through the same phases, but its records
+//! are written last. Until a batch is gone it may pin the journal (I7), and its pages may have to keep their
 //! copies ([`HomeBatches::must_keep_copy`]). No home write of a page begins before an earlier one has ended
 //! (I8).
 //!

@@ -3,15 +3,15 @@
 use super::observe::{LOOK_EVERY, Observer};
 use super::results::{Finished, Setting};
 use super::steady::{Window, is_steady};
-use crate::cli::{Cli, Ratio};
-use crate::database::Database;
-use crate::error::DbError;
-use crate::location::{Location, Notes};
-use crate::matrix::Case;
-use crate::report::page_io_ms;
-use crate::run::{Measured, Slice, Stop, Terminals};
-use crate::runtime::runtime;
-use crate::session::{Session, SessionError};
+use crate::command::cli::{Cli, Ratio};
+use crate::command::matrix::Case;
+use crate::database::engine::Database;
+use crate::database::error::DbError;
+use crate::run::location::{Location, Notes};
+use crate::run::report::page_io_ms;
+use crate::run::runtime::runtime;
+use crate::run::session::{Session, SessionError};
+use crate::run::terminals::{Measured, Slice, Stop, Terminals};
 use pagetier::{device::EmulatedClock, stats::Stats};
 use pagetier_devio::VirtualClock;
 use std::sync::Arc;
@@ -138,7 +138,7 @@ impl<'d> Run<'d> {
             elapsed: began.elapsed(),
             before,
             slices,
-            counts: crate::run::Counts::default(),
+            counts: crate::run::terminals::Counts::default(),
             recorded_warmup: None,
             interrupted: self.stop.is_asked(),
         })

@@ -4,7 +4,7 @@
 use super::charts::{Bar, COLORS, Series, bars, css, standalone};
 use super::paper::printed;
 use super::view::{View, pair_name};
-use crate::matrix::{ANALYSIS, Case, POOLS, Shape};
+use crate::command::matrix::{ANALYSIS, Case, POOLS, Shape};
 use minijinja::context;
 use minijinja::value::Value;
 use plotters::style::RGBColor;

@@ -19,10 +19,10 @@ mod setting;
 mod steady;
 mod view;
 
-use crate::cli::{Cli, Time};
-use crate::matrix;
-use crate::policies::Policies;
-use crate::report::{self, End};
+use crate::command::cli::{Cli, Time};
+use crate::command::matrix;
+use crate::command::policies::Policies;
+use crate::run::report::{self, End};
 use machine::Machine;
 use results::{Entry, Invocation, Outcome, Results};
 use std::error::Error;

@@ -5,8 +5,8 @@ use super::results::{Outcome, Results, Setting};
 use super::sections;
 use super::steady::{MEANING, spread};
 use super::view::{Pair, View};
-use crate::matrix::{ANALYSIS, Case, RIVALS, Shape, ZONES};
-use crate::report::bytes;
+use crate::command::matrix::{ANALYSIS, Case, RIVALS, Shape, ZONES};
+use crate::run::report::bytes;
 use minijinja::value::{Serde, Value};
 use minijinja::{Environment, Error, UndefinedBehavior, context};
 use std::cmp::Reverse;
@@ -94,10 +94,10 @@ pub(super) use tests::unsound;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::matrix::{Figure, cases};
     use crate::compare::machine::Machine;
     use crate::compare::results::{Entry, Invocation};
-    use crate::matrix::{Figure, cases};
-    use crate::report::Chosen;
+    use crate::run::report::Chosen;
     use std::collections::BTreeMap;
 
     /// Every run of every figure, including one that the store refused, one that was not steady, and the

@@ -1,7 +1,7 @@
 //! The numbers in the paper's text: those of Figures 8, 9 and 11. The bars of Figures 7 and 10 and the points
 //! of Figures 4 and 6 exist only as drawings.
 
-use crate::matrix::Case;
+use crate::command::matrix::Case;
 use serde::Serialize;
 
 /// A row of a table: utilisations and the miss rate in per cent, I/O in milliseconds per New-Order.
@@ -70,7 +70,7 @@ pub(crate) fn printed(case: &Case) -> Option<Printed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::matrix::Shape;
+    use crate::command::matrix::Shape;
 
     #[test]
     fn the_totals_are_the_sums_as_printed() {

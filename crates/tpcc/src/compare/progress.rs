@@ -1,7 +1,7 @@
 //! Progress of concurrent runs: a bar for all, with the remaining time, and a line for each active run.
 
 use super::drive::Step;
-use crate::matrix::Case;
+use crate::command::matrix::Case;
 use indicatif::{MultiProgress, ProgressBar, ProgressState, ProgressStyle};
 use parking_lot::Mutex;
 use std::fmt::Write;

@@ -3,8 +3,8 @@
 use super::machine::Machine;
 use super::observe::Observed;
 use super::steady::Window;
-use crate::matrix::Case;
-use crate::report::Row;
+use crate::command::matrix::Case;
+use crate::run::report::Row;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};

@@ -3,10 +3,10 @@
 
 use super::machine::cores;
 use super::results::Setting;
-use crate::cli::Cli;
-use crate::comparison::CompareArgs;
-use crate::matrix::{self, Case};
-use crate::policies::Policies;
+use crate::command::cli::Cli;
+use crate::command::comparison::CompareArgs;
+use crate::command::matrix::{self, Case};
+use crate::command::policies::Policies;
 use clap::ValueEnum;
 use std::num::NonZeroUsize;
 

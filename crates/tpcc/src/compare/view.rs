@@ -1,7 +1,7 @@
 //! The rows of one setting, as page and charts show them.
 
 use super::results::{Entry, Finished, Outcome, Results, Setting};
-use crate::matrix::{ANALYSIS, Case, RIVALS};
+use crate::command::matrix::{ANALYSIS, Case, RIVALS};
 use std::collections::BTreeSet;
 
 /// A pool policy and an SSD policy.

@@ -2,11 +2,11 @@
 //! 2.7.2 leaves the grouping to the implementation).
 
 use super::{Outcome, Terminal};
-use crate::database::Tx;
-use crate::error::DbError;
-use crate::load::DISTRICTS;
-use crate::locks::RowKey;
-use crate::schema::{self, Table, customer, order_line, orders};
+use crate::database::engine::Tx;
+use crate::database::error::DbError;
+use crate::database::load::DISTRICTS;
+use crate::database::locks::RowKey;
+use crate::database::schema::{self, Table, customer, order_line, orders};
 use std::ops::ControlFlow;
 
 impl Terminal {

@@ -12,12 +12,12 @@ mod stock_level;
 #[cfg(test)]
 mod tests;
 
-use crate::database::{Database, Tx};
-use crate::error::DbError;
-use crate::load::DISTRICTS;
-use crate::operations::Operations;
-use crate::random::{Constants, Random, last_name};
-use crate::schema::{self, Table, customer};
+use crate::database::engine::{Database, Tx};
+use crate::database::error::DbError;
+use crate::database::load::DISTRICTS;
+use crate::database::operations::Operations;
+use crate::database::random::{Constants, Random, last_name};
+use crate::database::schema::{self, Table, customer};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 

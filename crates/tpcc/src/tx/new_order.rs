@@ -1,11 +1,11 @@
 //! New-Order, clause 2.4.
 
 use super::{Outcome, Terminal};
-use crate::database::Tx;
-use crate::error::DbError;
-use crate::locks::RowKey;
-use crate::schema::{self, NEW_ORDER_ROW, Table};
-use crate::schema::{customer, district, item, order_line, orders, stock, warehouse};
+use crate::database::engine::Tx;
+use crate::database::error::DbError;
+use crate::database::locks::RowKey;
+use crate::database::schema::{self, NEW_ORDER_ROW, Table};
+use crate::database::schema::{customer, district, item, order_line, orders, stock, warehouse};
 
 /// An order-line as ordered.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

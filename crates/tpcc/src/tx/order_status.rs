@@ -1,9 +1,9 @@
 //! Order-Status, clause 2.6.
 
 use super::{Outcome, Terminal};
-use crate::error::DbError;
-use crate::locks::RowKey;
-use crate::schema::{self, Table, customer, order_line, orders};
+use crate::database::error::DbError;
+use crate::database::locks::RowKey;
+use crate::database::schema::{self, Table, customer, order_line, orders};
 use std::ops::ControlFlow;
 
 impl Terminal {

@@ -1,10 +1,10 @@
 //! Payment, clause 2.5.
 
 use super::{Outcome, Terminal};
-use crate::database::Tx;
-use crate::error::DbError;
-use crate::locks::RowKey;
-use crate::schema::{self, Table, customer, district, history, warehouse};
+use crate::database::engine::Tx;
+use crate::database::error::DbError;
+use crate::database::locks::RowKey;
+use crate::database::schema::{self, Table, customer, district, history, warehouse};
 
 /// The parameters of a payment.
 struct Payment {

@@ -1,9 +1,9 @@
 //! Stock-Level, clause 2.8.
 
 use super::{Outcome, Terminal};
-use crate::error::DbError;
-use crate::locks::RowKey;
-use crate::schema::{self, Table, district, order_line, stock};
+use crate::database::error::DbError;
+use crate::database::locks::RowKey;
+use crate::database::schema::{self, Table, district, order_line, stock};
 use std::ops::ControlFlow;
 
 /// The number of orders examined, the newest of the district.

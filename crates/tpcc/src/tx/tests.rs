@@ -1,12 +1,12 @@
 //! Tests of the transactions on a small store: conditions 1 to 4, rollbacks, and crashes at any moment.
 
 use super::{Kind, Outcome, Terminal};
-use crate::catalog::{Catalog, Scale};
-use crate::consistency;
-use crate::database::{Database, Recovered};
-use crate::error::DbError;
-use crate::load::load;
-use crate::schema::{self, Table, district};
+use crate::database::catalog::{Catalog, Scale};
+use crate::database::consistency;
+use crate::database::engine::{Database, Recovered};
+use crate::database::error::DbError;
+use crate::database::load::load;
+use crate::database::schema::{self, Table, district};
 use pagetier::{Location, PageId, PageSize, PageStore, device::MemoryDevice};
 use pagetier_wal::{Wal, WalOptions};
 use std::ops::ControlFlow;

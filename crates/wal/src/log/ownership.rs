@@ -3,8 +3,8 @@
 
 use super::{Shared, Wal};
 use crate::error::WalError;
-use crate::segments::Segment;
-use crate::unfit::{self, Fit, UnfitLog};
+use crate::log::segments::Segment;
+use crate::log::unfit::{self, Fit, UnfitLog};
 use pagetier::log::{GateError, GateFuture, LogMark, LogNeeds};
 use pagetier::{LogGate, Lsn, PageStore};
 use std::hash::{BuildHasher, Hasher, RandomState};

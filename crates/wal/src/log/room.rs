@@ -2,8 +2,8 @@
 //! and what its medium takes. Asks for checkpoints in time, and lets changes wait for them.
 
 use super::{Shared, Wal};
+use crate::log::segments::Segments;
 use crate::options::Keep;
-use crate::segments::Segments;
 use pagetier::Lsn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

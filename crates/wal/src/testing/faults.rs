@@ -3,8 +3,9 @@
 
 use super::sim::{SimMedia, WAYS, Way};
 use super::{LIMITS, SMALL, append_and_flush, bodies, in_use};
-use crate::segments::{FIRST_LSN, Segments};
-use crate::{DeviceMedia, Keep, Media, Wal, WalError, WalOptions, redo::redo};
+use crate::log::segments::{FIRST_LSN, Segments};
+use crate::recovery::redo::redo;
+use crate::{DeviceMedia, Keep, Media, Wal, WalError, WalOptions};
 use pagetier::device::SharedDevice;
 use pagetier::{Lsn, PageStore};
 use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SimDevice, SimPower};

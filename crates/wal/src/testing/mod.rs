@@ -11,9 +11,10 @@ mod sim;
 mod stalls;
 mod truncation;
 
+use crate::log::segments::FIRST_LSN;
 use crate::record::{self, Kind, Records};
-use crate::segments::FIRST_LSN;
-use crate::{Keep, Media, MemoryMedia, Wal, WalError, WalOptions, redo::redo};
+use crate::recovery::redo::redo;
+use crate::{Keep, Media, MemoryMedia, Wal, WalError, WalOptions};
 use pagetier::{Lsn, PageStore};
 use std::io;
 use std::path::{Path, PathBuf};

@@ -4,7 +4,7 @@ use super::full::{Disks, pages};
 use super::sim::{SimMedia, Way};
 use super::{LIMITS, SMALL, append_and_flush, bodies};
 use crate::log::FREES_AT_ONCE;
-use crate::segments::{FIRST_LSN, Segments};
+use crate::log::segments::{FIRST_LSN, Segments};
 use crate::{Media, MemoryMedia, Wal};
 use futures_util::FutureExt;
 use pagetier::{Lsn, PageId, PageMut, SpaceId};

@@ -5,8 +5,8 @@ use clap::builder::RangedU64ValueParser;
 use pagetier_policy::SsdSetting;
 use pagetier_sim::options::progress_bar;
 use pagetier_sim::suite::{
-    CLASSICS, Class, Contender, Contenders, FIXED, Judged, PREVIOUS, Part, Row, Suite, adapted, chart,
-    judge, pool_peers, ssd_peers,
+    CLASSICS, Class, Contender, Contenders, FIXED, Judged, PREVIOUS, Part, Row, Suite, adapted, chart, judge,
+    pool_peers, ssd_peers,
 };
 use pagetier_tpcc::args;
 use serde::{Deserialize, Serialize};

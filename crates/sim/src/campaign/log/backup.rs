@@ -4,9 +4,9 @@ use super::model::Model;
 use super::open::{self, causes, check};
 use super::terms::Terms;
 use super::watch::{Media, Moment, Watch};
-use crate::campaign::moment::bounded_power;
-use crate::campaign::plan::Plan;
-use crate::campaign::totals::Totals;
+use crate::campaign::draw::plan::Plan;
+use crate::campaign::report::totals::Totals;
+use crate::campaign::world::moment::bounded_power;
 use pagetier::backup::{BackupFile, Backups};
 use pagetier::{Builder, MemoryManifest};
 use pagetier_devio::{SharedDevice, SimDevice};
@@ -114,7 +114,7 @@ async fn restored(
 async fn with_later_log(plan: &Plan, builder: Builder, now: &Moment) -> Result<Option<&'static str>, String> {
     let power = bounded_power();
     let log = now.log(&power);
-    let pages = crate::campaign::disks::Disks {
+    let pages = crate::campaign::world::disks::Disks {
         hdd: SimDevice::new("none", 0, 1, &power),
         ssd: SimDevice::new("none", 0, 1, &power),
         ring: SimDevice::new("none", 0, 1, &power),

@@ -1,7 +1,7 @@
 //! What a log is on, simulated: a device, or files.
 
 use super::terms::{SLOTS_AT, Terms};
-use crate::campaign::plan::Plan;
+use crate::campaign::draw::plan::Plan;
 use pagetier_devio::files::{Access, Directory, create_durably};
 use pagetier_devio::{
     Device, Fault, FaultEffect, FileFault, IoOp, SharedDevice, SimDevice, SimFiles, SimMoment, SimPower,

@@ -1,6 +1,6 @@
 //! How the log of a seed's store is kept, and where on its device.
 
-use crate::campaign::plan::Plan;
+use crate::campaign::draw::plan::Plan;
 use pagetier_wal::{Keep, WalOptions};
 
 /// The slots of a log on a device begin there.

@@ -3,9 +3,9 @@
 use super::model::{Found, Model};
 use super::open::{causes, look};
 use super::watch::{Media, Moment, Watch};
-use crate::campaign::content::fill;
-use crate::campaign::plan::Plan;
-use crate::campaign::world::in_virtual_time;
+use crate::campaign::contract::content::fill;
+use crate::campaign::draw::plan::Plan;
+use crate::campaign::world::examine::in_virtual_time;
 use pagetier::{PageId, PageStore};
 use std::sync::Arc;
 

@@ -3,9 +3,9 @@
 
 use super::disk::{LogDisk, LogMoment};
 use super::model::Model;
-use crate::campaign::disks::{Disks, SharedDisks};
-use crate::campaign::moment::{Outcome, bounded_power};
-use crate::campaign::plan::Plan;
+use crate::campaign::draw::plan::Plan;
+use crate::campaign::world::disks::{Disks, SharedDisks};
+use crate::campaign::world::moment::{Outcome, bounded_power};
 use pagetier::MemoryManifest;
 use pagetier_devio::{
     Device, DeviceError, DeviceStats, DoneFuture, IoBufs, IoClass, IoFuture, Occupancy, SharedDevice,

@@ -2,7 +2,7 @@
 
 use super::images::{Content, is_of_a_block, read_images};
 use super::{OpenError, OpenParams, RecoveryProgress};
-use crate::exec::single::read_agreed;
+use crate::exec::io::single::read_agreed;
 use crate::format::journal::Block;
 use crate::format::layout::BLOCK_BYTES;
 use crate::format::layout::JournalSeq;

@@ -1,7 +1,7 @@
 //! Formats a device as an empty SSD cache.
 
 use super::identify::assign;
-use crate::exec::single::write_one;
+use crate::exec::io::single::write_one;
 use crate::format::layout::Layout;
 use crate::format::map::{MapBody, MapHeader};
 use crate::format::superblock::Superblock;

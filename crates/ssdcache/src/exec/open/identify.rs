@@ -1,7 +1,7 @@
 //! Reads and writes the superblocks of a device, which name its store and the openings that it took part in.
 //! The two copies are written one after the other, each flushed before the next.
 
-use crate::exec::single::{read_one, write_one};
+use crate::exec::io::single::{read_one, write_one};
 use crate::format::layout::BLOCK_BYTES;
 use crate::format::superblock::{Found, Label, OpeningMarks};
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoClass, IoOp, SharedDevice};

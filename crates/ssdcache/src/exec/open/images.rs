@@ -1,6 +1,6 @@
 //! Reads many page images, adjacent ones in one read.
 
-use crate::exec::single::{ATTEMPTS_MAX, read_one};
+use crate::exec::io::single::{ATTEMPTS_MAX, read_one};
 use crate::protocol::recovery::Image;
 use futures_util::stream::{Stream, StreamExt};
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, SharedDevice, task};

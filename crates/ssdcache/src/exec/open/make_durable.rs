@@ -12,9 +12,9 @@
 //! the zone written since the checkpoint began, or being written when their entries were captured.
 
 use crate::exec::check;
+use crate::exec::io::single::{read_agreed, read_one, write_one};
 use crate::exec::open::images::readable;
 use crate::exec::open::{OpenParams, Reader, RecoveryFlushes};
-use crate::exec::single::{read_agreed, read_one, write_one};
 use crate::format::layout::BLOCK_BYTES;
 use crate::format::layout::JournalSeq;
 use crate::protocol::recovery::Evidence;
@@ -144,7 +144,7 @@ async fn rewrite_same(device: &SharedDevice, at: u64, bytes: u64) -> Result<bool
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exec::single::ATTEMPTS_MAX;
+    use crate::exec::io::single::ATTEMPTS_MAX;
     use pagetier_devio::{Device, Fault, FaultEffect, IoBufs, IoOp, SimDevice, SimPower};
     use std::sync::Arc;
 

@@ -17,10 +17,10 @@ mod unread;
 pub use format::{OldRing, format};
 pub use identify::{assign, identify, mark, newest_label};
 
-use crate::exec::budget::Budget;
-use crate::exec::cache_device::CacheDevice;
-use crate::exec::flush::{Failures, GroupFlush};
-use crate::exec::unflushed::UnflushedHomes;
+use crate::exec::flush::cache_device::CacheDevice;
+use crate::exec::flush::group::{Failures, GroupFlush};
+use crate::exec::flush::unflushed::UnflushedHomes;
+use crate::exec::upkeep::budget::Budget;
 use crate::exec::{Core, Homes, Refusing, Wake};
 use crate::format::layout::Layout;
 use crate::format::map::Entry;

@@ -4,7 +4,7 @@
 use super::Reader;
 use super::images::{is_of_a_block, readable};
 use crate::exec::check;
-use crate::exec::single::{ATTEMPTS_MAX, read_one, write_one};
+use crate::exec::io::single::{ATTEMPTS_MAX, read_one, write_one};
 use crate::format::map::Entry;
 use crate::protocol::recovery::{Evidence, Image, Verdict, newest_by_page};
 use crate::remember::Unproved;

@@ -8,7 +8,6 @@
 //! [`Slots::validate`] recounts.
 
 mod alloc;
-mod bits;
 mod checkpoint;
 mod copies;
 mod kept_off;

@@ -9,9 +9,11 @@
 //! Beside them stand four bits of each slot: the two zones that it may be in, and what a checkpoint looks for
 //! among all slots.
 
-use super::bits::{Bits, slots_of};
+mod bits;
+
 use super::slot::{Phase, Slot, Standing};
 use crate::protocol::flushes::SsdFlush;
+use bits::{Bits, slots_of};
 use pagetier_page::{Lsn, PageId, Stamp};
 use pagetier_policy::{SlotId, SlotPages};
 use rustc_hash::FxHashMap;
