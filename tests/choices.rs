@@ -66,7 +66,7 @@ impl Subscriber for Log {
     fn event(&self, event: &Event<'_>) {
         let mut logged = Logged::default();
         event.record(&mut logged);
-        if logged.message.contains("follows another setting") {
+        if logged.message.contains("switched to another setting") {
             self.0.lock().unwrap_or_else(PoisonError::into_inner).push(logged);
         }
     }
@@ -85,7 +85,7 @@ fn requests() -> impl Iterator<Item = u32> {
 }
 
 #[test]
-fn each_change_of_a_setting_is_logged_and_counted() {
+fn changes_of_a_setting_are_logged_and_counted() {
     let log = Log::default();
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
@@ -111,6 +111,11 @@ fn each_change_of_a_setting_is_logged_and_counted() {
             for no in requests() {
                 store.get(PageId::new(space, no)).await.unwrap();
             }
+            // What wakes the background task: pages to be written.
+            for no in 0..SLOTS {
+                store.get_mut(PageId::new(space, no)).await.unwrap()[0] = 1;
+            }
+            store.sync().await.unwrap();
             let stats = store.stats();
             store.close().await.unwrap();
             stats
@@ -118,18 +123,13 @@ fn each_change_of_a_setting_is_logged_and_counted() {
     });
     // The pool's default has no settings.
     assert_eq!(stats.pool_choice, None);
-    for (tier, choice) in [("SSD's", stats.ssd_choice)] {
-        let (logged, choice) = (log.of(tier), choice.unwrap());
-        assert_eq!(logged.len() as u64, choice.changes, "{tier}: {logged:?}");
-        for pair in logged.windows(2) {
-            assert_eq!(pair[0].now, pair[1].before, "{tier}: {logged:?}");
-        }
-        let Some(last) = logged.last() else { continue };
-        assert_eq!(
-            (last.now.as_str(), last.before.as_str()),
-            (format!("{:?}", choice.setting).as_str(), format!("{:?}", choice.before.unwrap()).as_str())
-        );
-        assert!(choice.costs.iter().all(|(name, _)| last.costs.contains(name)), "{last:?}");
-    }
-    assert!(!log.of("SSD's").is_empty());
+    let (logged, choice) = (log.of("SSD"), stats.ssd_choice.unwrap());
+    // The background task logs them, so of changes in quick succession it may have seen the last alone.
+    assert!(logged.len() as u64 <= choice.changes, "{} changes: {logged:?}", choice.changes);
+    let last = logged.last().expect("a change");
+    assert_eq!(
+        (last.now.as_str(), last.before.as_str()),
+        (format!("{:?}", choice.setting).as_str(), format!("{:?}", choice.before.unwrap()).as_str())
+    );
+    assert!(choice.costs.iter().all(|(name, _)| last.costs.contains(name)), "{last:?}");
 }

@@ -10,7 +10,6 @@ use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass};
 use pagetier_page::{Defect, PageId, Stamp};
 use pagetier_policy::{Access, Cause, Location, SlotId};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Holds a slot for a read, and releases it even if the read is dropped.
 pub(crate) struct SlotHold<'a> {
@@ -226,18 +225,7 @@ impl Core {
         }
         // Look again, since the SSD may have evicted the page meanwhile.
         let location = state.slots.location(page);
-        let changes = state.slots.policy().choice_changes();
-        let noted = self.choice_changes.swap(changes, Ordering::Relaxed) == changes;
-        let changed = if noted { None } else { state.slots.policy().choice() };
         drop(state);
-        if let Some(choice) = changed {
-            tracing::info!(
-                before = choice.before,
-                now = choice.setting,
-                costs = ?choice.costs,
-                "the SSD's policy follows another setting"
-            );
-        }
         Fetched { buf, result: Ok(location) }
     }
 

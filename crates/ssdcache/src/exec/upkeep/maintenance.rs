@@ -78,6 +78,7 @@ impl Core {
     /// flushes the HDD for the ring, if any of it is due. Returns false if nothing was done.
     async fn home_step(&self) -> bool {
         let _duty = self.home_duty.lock().await;
+        self.log_choice();
         self.give_second_chances().await;
         let (batch, flush, dropped) = {
             let now = self.now();
@@ -109,6 +110,24 @@ impl Core {
         } else {
             dropped > 0
         }
+    }
+
+    /// Logs that an adaptive policy follows another setting, once. Not where it decides: a read should not pay
+    /// for a line of the log.
+    fn log_choice(&self) {
+        let state = self.state.lock();
+        let changes = state.slots.policy().choice_changes();
+        if self.choice_changes.swap(changes, Ordering::Relaxed) == changes {
+            return;
+        }
+        let Some(choice) = state.slots.policy().choice() else { return };
+        drop(state);
+        tracing::info!(
+            before = choice.before,
+            now = choice.setting,
+            costs = ?choice.costs,
+            "the adaptive SSD policy switched to another setting"
+        );
     }
 
     /// Copies victims to the HDD, so that their slots can be given up at once. Returns how many are home.
