@@ -158,7 +158,6 @@ pub mod inspect {
 /// [`SsdPolicy::Custom`]. A bad policy costs speed, never data. `examples/own_policy.rs` is a whole one.
 pub mod policy {
     pub use pagetier_policy::pool::Gd2lOptions;
-    pub use pagetier_policy::rivals::{RivalPool, RivalSsd, WindowPercent};
     pub use pagetier_policy::ssd::{Ageing, Alpha, CacOptions};
     pub use pagetier_policy::{
         Access, Catalogue, Cause, CleanReason, FrameId, FramePolicy, FramePolicyParams, FrameState,

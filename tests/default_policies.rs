@@ -140,6 +140,7 @@ async fn few_of_the_requests_reach_the_disk() {
 #[tokio::test(start_paused = true)]
 #[ignore = "three runs, half a minute"]
 async fn the_default_reads_the_disk_least() {
+    pagetier_rivals::register();
     let loaded = Loaded::new().await;
     let mut seen = Vec::new();
     for (pool, ssd) in [("auto", "auto"), ("gd2l", "cac"), ("lru", "lru2")] {

@@ -16,7 +16,8 @@ mod lengths;
 #[path = "tidy/rooms.rs"]
 mod rooms;
 
-use pagetier::{PoolPolicy, SsdPolicy};
+use pagetier_policy::SsdPolicy;
+use pagetier_rivals::{POOL_POLICIES, SSD_POLICIES};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -364,8 +365,8 @@ fn read(file: &str) -> String {
 
 /// Every policy's name except `none`, which needs no description.
 fn policies() -> impl Iterator<Item = String> {
-    let pool = PoolPolicy::ALL.iter().map(ToString::to_string);
-    pool.chain(SsdPolicy::ALL.iter().map(ToString::to_string)).filter(|name| name != "none")
+    let pool = POOL_POLICIES.iter().map(ToString::to_string);
+    pool.chain(SSD_POLICIES.iter().map(ToString::to_string)).filter(|name| name != "none")
 }
 
 #[test]

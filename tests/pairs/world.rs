@@ -82,6 +82,7 @@ impl Disks {
     }
 
     fn builder(&self, ssd: &Arc<SimDevice>, bytes: u64) -> Builder {
+        pagetier_rivals::register();
         PageStore::builder()
             .in_memory(Arc::clone(&self.manifest))
             .hdd_device(Arc::clone(&self.hdd) as SharedDevice)

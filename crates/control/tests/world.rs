@@ -37,6 +37,7 @@ impl World {
 
     /// The same, with devices that take up to `latency`.
     pub(crate) async fn with_latency(latency: Duration) -> Self {
+        pagetier_rivals::register();
         let power = SimPower::new();
         let device = |name, seed| Arc::new(SimDevice::new(name, 0, seed, &power).with_latency(latency));
         let (hdd, ssd, ring) = (device("hdd", 1), device("ssd", 2), device("ring", 3));

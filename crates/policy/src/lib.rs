@@ -8,12 +8,12 @@
 
 mod choice;
 mod choosing;
-mod collections;
+#[doc(hidden)]
+pub mod collections;
 pub mod conformance;
 pub mod custom;
 mod placement;
 pub mod pool;
-pub mod rivals;
 pub mod ssd;
 mod types;
 mod write_budget;

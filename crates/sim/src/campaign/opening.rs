@@ -167,5 +167,6 @@ impl Plan {
 
 fn named(policy: &str, hostile: Option<u32>) -> String {
     pagetier_hostile::register();
+    pagetier_rivals::register();
     hostile.map_or_else(|| policy.to_owned(), |seed| format!("hostile:{seed}"))
 }

@@ -295,6 +295,7 @@ mod tests {
         let entry = |no| Entry { page: page(no), stamp: stamp(no), clean: false };
         let full: Vec<_> = (0..40).map(|no| Some(entry(no))).collect();
         let params = SlotParams { slots: 48, zone: 32, reserve: 4, burst: 4, clean_ahead: 4 };
+        pagetier_rivals::register();
         let policy = policy.parse::<SsdPolicy>().expect("a policy");
         let policy = policy.build(&SlotPolicyParams::new(Costs::PAPER, 48, 8));
         let slots = Slots::new(params, policy, &full, 0);

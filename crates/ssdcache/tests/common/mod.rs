@@ -61,6 +61,7 @@ pub(crate) async fn formatted(ssd: &Arc<SimDevice>, layout: Layout) {
 }
 
 pub(crate) fn policy(name: &str, layout: Layout) -> Box<dyn SlotPolicy> {
+    pagetier_rivals::register();
     let params = SlotPolicyParams::new(Costs::PAPER, layout.slots as usize, 64);
     name.parse::<SsdPolicy>().expect("a policy").build(&params)
 }

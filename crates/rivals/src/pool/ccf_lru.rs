@@ -22,9 +22,8 @@
 //!   page goes to the MRU end and stays cold or hot.
 //! - *Read-ahead* is not treated specially.
 
-use crate::collections::links::QueueNo;
-use crate::collections::queues::Queues;
-use crate::{Access, CleanReason, FrameId, FramePolicy, Location, PageId};
+use pagetier_policy::collections::{QueueNo, Queues};
+use pagetier_policy::{Access, CleanReason, FrameId, FramePolicy, Location, PageId};
 
 /// A page's class, and the number of its queue; the queues are searched in this order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Debug)]

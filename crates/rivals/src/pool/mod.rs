@@ -8,6 +8,7 @@ mod clusters;
 mod lru_wsr;
 mod ref_window;
 mod sawc;
+mod tournament;
 mod window;
 
 pub use casa::Casa;
@@ -19,8 +20,8 @@ pub use ref_window::Ref;
 pub use sawc::Sawc;
 pub use window::WindowPercent;
 
-use crate::custom::PoolPolicyFactory;
-use crate::{FramePolicy, FramePolicyParams};
+use pagetier_policy::custom::PoolPolicyFactory;
+use pagetier_policy::{FramePolicy, FramePolicyParams};
 
 /// A pool policy that the papers compare with.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -89,7 +90,17 @@ impl PoolPolicyFactory for RivalPool {
     }
 }
 
-pub(super) const NAMES: &[&str] = &["cflru", "lru-wsr", "ccf-lru", "ref", "cfdc", "casa", "sawc"];
+/// The last entry is for messages too, which are all that the list is for.
+pub(crate) const NAMES: &[&str] = &[
+    "cflru",
+    "lru-wsr",
+    "ccf-lru",
+    "ref",
+    "cfdc",
+    "casa",
+    "sawc",
+    "cfdc-75 (its window in per cent of the pool; also for cflru and ref)",
+];
 
 /// The policies with windows, by the window's percentage minus one: a name may ask for any.
 static WINDOWED: [[RivalPool; 100]; 3] = {
@@ -109,7 +120,7 @@ static WINDOWED: [[RivalPool; 100]; 3] = {
 };
 
 /// Finds `cflru`, `cflru-75` and the like.
-pub(super) fn find(name: &str) -> Option<&'static dyn PoolPolicyFactory> {
+pub(crate) fn find(name: &str) -> Option<&'static dyn PoolPolicyFactory> {
     let windowed = WINDOWED.iter().flatten();
     let found = RivalPool::ALL.iter().chain(windowed).find(|policy| {
         // Not by comparing whole names, since `cfdc-075` and `cfdc-50` mean a window too.

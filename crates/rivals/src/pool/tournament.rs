@@ -7,7 +7,7 @@
 //! A change costs O(log m) for m entries, the winner O(1), and each next entry O(log m). All arithmetic is
 //! exact.
 
-use crate::collections::links::NIL;
+use pagetier_policy::collections::NIL;
 
 /// A quantity: `slope · (now - since)`, or endless.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,4 +1,4 @@
-//! The minimal buffer manager that the papers' pseudo-code assumes, under a policy of this crate: requests
+//! The minimal buffer manager that the papers' pseudo-code assumes, under a policy: requests
 //! come one by one, and a dirty victim is written when it is evicted.
 
 use pagetier_policy::{
@@ -27,6 +27,7 @@ pub(crate) struct Buffer {
 
 impl Buffer {
     pub(crate) fn new(params: FramePolicyParams, policy: &str) -> Self {
+        pagetier_rivals::register();
         let choice: PoolPolicy = policy.parse().expect("a policy of that name");
         let policy = choice.build(&params);
         Self { policy, frames: vec![None; params.frames], by_page: BTreeMap::new() }

@@ -22,7 +22,7 @@
 //!   hotter.
 
 use super::zoned_slots::ZonedSlots;
-use crate::{
+use pagetier_policy::{
     Access, Cause, Costs, Location, Millis, PageId, SlotId, SlotPages, SlotPolicy, SlotPolicyParams, Verdict,
 };
 use rustc_hash::FxHashMap;

@@ -6,10 +6,13 @@
 //! admitted. Slots are reclaimed in the order in which they were written, read or not. The policy is neither
 //! cost-based nor anticipatory.
 //!
-//! The store manages the circular order ([`append_group`](crate::SlotPolicy::append_group)) and the order of
-//! the two writes ([`write_through`](crate::SlotPolicy::write_through)); the policy tracks the valid
-//! versions. Everything is O(1), as in [`MvFifo`](super::MvFifo), which shares the queue. Under a caller that
-//! does not append, it is a FIFO that evicts within its zone.
+//! The store manages the circular order ([`SlotPolicy::append_group`]) and the order of the two writes
+//! ([`SlotPolicy::write_through`]); the policy tracks the valid versions. Everything is O(1), as in
+//! [`MvFifo`](super::MvFifo), which shares the queue. Under a caller that does not append, it is a FIFO that
+//! evicts within its zone.
+//!
+//! [`SlotPolicy::append_group`]: pagetier_policy::SlotPolicy::append_group
+//! [`SlotPolicy::write_through`]: pagetier_policy::SlotPolicy::write_through
 //!
 //! Where the paper is silent:
 //!
@@ -20,7 +23,7 @@
 //!   version.
 
 use super::mv_fifo::VersionQueue;
-use crate::SlotPolicyParams;
+use pagetier_policy::SlotPolicyParams;
 
 /// The doublewrite buffer as a read cache; see the module's text.
 pub type Doublewrite = VersionQueue<true>;

@@ -22,9 +22,8 @@
 //! - *Becoming dirty counts as a use*, since its hit may be reported later or lost. *Read-ahead* is not
 //!   treated specially.
 
-use crate::collections::links::QueueNo;
-use crate::collections::queues::Queues;
-use crate::{Access, CleanReason, FrameId, FramePolicy, Location, PageId};
+use pagetier_policy::collections::{QueueNo, Queues};
+use pagetier_policy::{Access, CleanReason, FrameId, FramePolicy, Location, PageId};
 
 /// Clean pages, and dirty pages marked cold.
 const AT_ONCE: QueueNo = QueueNo(0);

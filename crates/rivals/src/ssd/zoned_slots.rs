@@ -1,9 +1,9 @@
 //! Slots with per-page state, and the zone of eviction candidates: the base of an SSD policy that ranks slots
 //! and keeps no state of pages without a slot.
 
-use crate::collections::slot_table::SlotTable;
-use crate::ssd::zone::Zone;
-use crate::{Costs, PageId, SlotId, SlotPages, Verdict};
+use super::slot_table::SlotTable;
+use pagetier_policy::ssd::Zone;
+use pagetier_policy::{Costs, PageId, SlotId, SlotPages, Verdict};
 use std::sync::Arc;
 
 /// The slots, and the candidates among them. The caller passes `rank` to each method that needs it; the

@@ -3,6 +3,7 @@
 mod doublewrite;
 mod lru2;
 mod mv_fifo;
+mod slot_table;
 mod tac;
 mod zoned_slots;
 
@@ -11,8 +12,8 @@ pub use lru2::Lru2;
 pub use mv_fifo::{MvFifo, VersionQueue};
 pub use tac::Tac;
 
-use crate::custom::SsdPolicyFactory;
-use crate::{SlotPolicy, SlotPolicyParams};
+use pagetier_policy::custom::SsdPolicyFactory;
+use pagetier_policy::{SlotPolicy, SlotPolicyParams};
 
 /// An SSD policy that the papers compare with.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -59,9 +60,9 @@ impl SsdPolicyFactory for RivalSsd {
     }
 }
 
-pub(super) const NAMES: &[&str] = &["lru2", "tac", "mv-fifo", "mv-fifo-gsc", "doublewrite"];
+pub(crate) const NAMES: &[&str] = &["lru2", "tac", "mv-fifo", "mv-fifo-gsc", "doublewrite"];
 
-pub(super) fn find(name: &str) -> Option<&'static dyn SsdPolicyFactory> {
+pub(crate) fn find(name: &str) -> Option<&'static dyn SsdPolicyFactory> {
     let found = RivalSsd::ALL.iter().find(|policy| policy.name() == name)?;
     Some(found)
 }

@@ -24,9 +24,8 @@
 //!   which lengthens C: it takes pages from D only until |C| > τ.
 //! - *Read-ahead* is not treated specially.
 
-use crate::collections::links::QueueNo;
-use crate::collections::queues::Queues;
-use crate::{Access, CleanReason, Costs, FrameId, FramePolicy, Location, PageId};
+use pagetier_policy::collections::{QueueNo, Queues};
+use pagetier_policy::{Access, CleanReason, Costs, FrameId, FramePolicy, Location, PageId};
 
 /// C of the paper.
 const CLEAN: QueueNo = QueueNo(0);

@@ -20,9 +20,8 @@
 //! - *The whole window is refused*: the victim is the working region's LRU page.
 
 use super::window::{WindowPercent, WorkingRegion};
-use crate::collections::links::QueueNo;
-use crate::collections::queues::Queues;
-use crate::{Access, CleanReason, FrameId, FramePolicy, Location, PageId};
+use pagetier_policy::collections::{QueueNo, Queues};
+use pagetier_policy::{Access, CleanReason, FrameId, FramePolicy, Location, PageId};
 
 /// The window's clean pages; the queues are searched in the order of their numbers.
 const CLEAN: QueueNo = QueueNo(0);

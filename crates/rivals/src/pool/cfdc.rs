@@ -33,12 +33,11 @@
 //! - *All of P is refused*: the victim is the LRU page of W that is not refused (Algorithm 1, line 9).
 
 use super::clusters::{ClusterId, Clusters};
+use super::tournament::{Entry, Tournament};
 use super::window::{WindowPercent, WorkingRegion};
-use crate::collections::links::QueueNo;
-use crate::collections::queues::Queues;
-use crate::collections::tournament::{Entry, Tournament};
-use crate::pool::LookAhead;
-use crate::{Access, CleanReason, FrameId, FramePolicy, FrameState, Location, PageId};
+use pagetier_policy::collections::{QueueNo, Queues};
+use pagetier_policy::pool::LookAhead;
+use pagetier_policy::{Access, CleanReason, FrameId, FramePolicy, FrameState, Location, PageId};
 
 /// W of the paper.
 const WORKING: QueueNo = QueueNo(0);

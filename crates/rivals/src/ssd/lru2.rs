@@ -19,7 +19,7 @@
 //!   that LRU-2 would evict first.
 
 use super::zoned_slots::ZonedSlots;
-use crate::{
+use pagetier_policy::{
     Access, Cause, Location, Millis, PageId, SlotId, SlotPages, SlotPolicy, SlotPolicyParams, Verdict,
 };
 use std::sync::Arc;
@@ -185,7 +185,7 @@ impl SlotPolicy for Lru2 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Costs, SpaceId};
+    use pagetier_policy::{Costs, SpaceId};
 
     const SLOTS: usize = 8;
     const NOW: Millis = Millis(0);

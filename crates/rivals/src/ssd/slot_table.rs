@@ -1,8 +1,7 @@
 //! The pages on the SSD, by slot and by page, each with the policy's state for it.
 
-use crate::collections::page_index::PageIndex;
-use crate::collections::slot_set::SlotSet;
-use crate::{PageId, SlotId, SlotPages};
+use pagetier_policy::collections::SlotSet;
+use pagetier_policy::{PageId, PageIndex, SlotId, SlotPages};
 use std::sync::Arc;
 
 /// Every page has one slot, every slot at most one page. Everything but iteration is O(1).

@@ -26,9 +26,8 @@
 
 use super::clusters::{ClusterId, Clusters};
 use super::window::{WindowPercent, WorkingRegion};
-use crate::collections::links::QueueNo;
-use crate::collections::queues::Queues;
-use crate::{Access, CleanReason, FrameId, FramePolicy, Location, PageId};
+use pagetier_policy::collections::{QueueNo, Queues};
+use pagetier_policy::{Access, CleanReason, FrameId, FramePolicy, Location, PageId};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 

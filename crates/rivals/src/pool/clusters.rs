@@ -5,8 +5,8 @@
 //! entering. It carries the sum of the distances between neighbours in that order, the *inter-page distance*
 //! of section 3.1.2. Every operation is O(1); entering takes one hash lookup.
 
-use crate::collections::links::NIL;
-use crate::{CLUSTER_PAGES_MAX, FrameId, PageId};
+use pagetier_policy::collections::NIL;
+use pagetier_policy::{CLUSTER_PAGES_MAX, FrameId, PageId};
 use rustc_hash::FxHashMap;
 
 /// A cluster's index; valid while the cluster has members.

@@ -1,10 +1,10 @@
 //! LRU2, TAC and MV-FIFO (the baselines of Liu & Salem 2013, section 6) and the doublewrite buffer of Kang et
 //! al.: hand-computed traces, and comparison with models of their descriptions.
 
-use pagetier_policy::rivals::ssd::{Doublewrite, Lru2, MvFifo, Tac};
 use pagetier_policy::{
     Access, Cause, Costs, Location, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, SpaceId, Verdict,
 };
+use pagetier_rivals::ssd::{Doublewrite, Lru2, MvFifo, Tac};
 use proptest::prelude::*;
 use rustc_hash::FxHashMap;
 

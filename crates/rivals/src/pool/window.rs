@@ -5,8 +5,7 @@
 //! MRU end; if it is full, its LRU page is first demoted to the window. The working region therefore fills
 //! before the window.
 
-use crate::collections::links::QueueNo;
-use crate::collections::queues::Queues;
+use pagetier_policy::collections::{QueueNo, Queues};
 
 /// The share of the pool that is the window, in per cent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

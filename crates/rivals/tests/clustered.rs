@@ -2,11 +2,11 @@
 //! pseudo-code over lists that are searched.
 
 use crate::buffer::{Buffer, Done, page};
-use pagetier_policy::rivals::pool::{Casa, Cfdc, Sawc, WindowPercent};
 use pagetier_policy::{
     Access, CleanReason, Costs, FrameId, FramePolicy, FramePolicyParams, FrameState, Location, PageId,
     SpaceId,
 };
+use pagetier_rivals::pool::{Casa, Cfdc, Sawc, WindowPercent};
 use proptest::prelude::*;
 
 fn f(n: u32) -> FrameId {

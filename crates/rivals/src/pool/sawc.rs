@@ -16,8 +16,8 @@
 
 use super::Casa;
 use super::clusters::Clusters;
-use crate::pool::LookAhead;
-use crate::{Access, CleanReason, Costs, FrameId, FramePolicy, FrameState, Location, PageId};
+use pagetier_policy::pool::LookAhead;
+use pagetier_policy::{Access, CleanReason, Costs, FrameId, FramePolicy, FrameState, Location, PageId};
 
 /// The state that ClusteredWrite keeps per frame.
 #[derive(Clone, Copy, Debug, Default)]

@@ -19,10 +19,10 @@
 //! - *A valid page newer than the HDD's* is copied there when its slot is reclaimed, whatever the pool holds.
 //! - *A page changed in the pool* keeps its version in the queue until it is cleaned.
 
-use crate::collections::chains::{Chain, ChainLinks};
-use crate::collections::slot_table::SlotTable;
-use crate::ssd::LOOK_MAX;
-use crate::{
+use super::slot_table::SlotTable;
+use pagetier_policy::collections::{Chain, ChainLinks};
+use pagetier_policy::ssd::LOOK_MAX;
+use pagetier_policy::{
     Access, Cause, Location, Millis, PageId, SlotId, SlotPages, SlotPolicy, SlotPolicyParams, Verdict,
 };
 use std::sync::Arc;
