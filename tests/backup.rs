@@ -7,7 +7,8 @@ use pagetier::{
     backup::{BackupError, BackupOptions},
     errors::Advice,
 };
-use pagetier_devio::{Fault, FaultEffect, IoOp};
+use pagetier_devio::IoOp;
+use pagetier_testing::{Fault, FaultEffect};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;

@@ -7,8 +7,9 @@ use pagetier::{
     backup::{BackupOptions, BackupReport},
     device::{MemoryDevice, SharedDevice},
 };
-use pagetier_devio::{Fault, FaultEffect, Fence, IoOp, SimDevice, SimPower};
+use pagetier_devio::{Fence, IoOp};
 use pagetier_ssdcache::Mutation;
+use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;

@@ -5,8 +5,9 @@ use pagetier::{
     Costs, Error, OpenError, PageId, PageSize, PageStore, SpaceId, SsdMode, SsdPolicy, SsdReplacement,
     errors::Advice, scrub::ScrubOptions,
 };
-use pagetier_devio::{Device, Fault, FaultEffect, IoOp, SharedDevice, SimDevice, SimPower};
+use pagetier_devio::{Device, IoOp, SharedDevice};
 use pagetier_rivals::{POOL_POLICIES, SSD_POLICIES};
+use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;

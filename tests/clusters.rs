@@ -2,10 +2,8 @@
 //! seeks less far.
 
 use pagetier::device::SharedDevice;
-use pagetier::{
-    MemoryManifest, PageId, PageSize, PageStore,
-    device::{DeviceModel, EmulatedClock, EmulatedDevice, MemoryDevice},
-};
+use pagetier::{MemoryManifest, PageId, PageSize, PageStore, device::MemoryDevice};
+use pagetier_testing::{DeviceModel, EmulatedClock, EmulatedDevice};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;

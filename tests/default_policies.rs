@@ -6,9 +6,10 @@
 
 use pagetier::{
     MemoryManifest, PageId, PageSize, PageStore, SpaceId,
-    device::{DeviceModel, EmulatedClock, EmulatedDevice, MemoryDevice, SharedDevice},
+    device::{MemoryDevice, SharedDevice},
     pool_bytes_for, ssd_bytes_for,
 };
+use pagetier_testing::{DeviceModel, EmulatedClock, EmulatedDevice};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;

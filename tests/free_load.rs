@@ -3,8 +3,9 @@
 
 use crate::fixture::{Fixture, PAGES, fill, version_of};
 use pagetier::{Error, PageId, PageStore, SpaceHints, SpaceId, SsdPolicy};
-use pagetier_devio::{Fault, FaultEffect, IoOp};
+use pagetier_devio::IoOp;
 use pagetier_rivals::SSD_POLICIES;
+use pagetier_testing::{Fault, FaultEffect};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;

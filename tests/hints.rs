@@ -6,8 +6,9 @@ use pagetier::{
     Error, Location, PageId, PageStore, Retention, SpaceHints, SpaceId, SsdMode, SsdPolicy, SsdReplacement,
     scrub::ScrubOptions,
 };
-use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SharedDevice, SimDevice, SimPower};
+use pagetier_devio::{IoOp, SharedDevice};
 use pagetier_rivals::{POOL_POLICIES, SSD_POLICIES};
+use pagetier_testing::{Fault, FaultEffect, FlushFailure, SimDevice, SimPower};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -9,8 +9,9 @@ use pagetier::{
     Costs, DrainOptions, Error, OpenError, PageId, PageStore, Retention, SpaceHints, SpaceId, SsdMode,
     SsdReplacement, SsdState, backup::BackupOptions, scrub::ScrubOptions, what_if::WhatIfOptions,
 };
-use pagetier_devio::{Fault, FaultEffect, IoOp, SharedDevice, SimDevice, SimPower};
+use pagetier_devio::{IoOp, SharedDevice};
 use pagetier_rivals::{POOL_POLICIES, SSD_POLICIES};
+use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};

@@ -8,8 +8,9 @@ use pagetier::{
     errors::{Exhausted, PoolError},
     scrub::ScrubOptions,
 };
-use pagetier_devio::{Fault, FaultEffect, IoOp};
+use pagetier_devio::IoOp;
 use pagetier_rivals::POOL_POLICIES;
+use pagetier_testing::{Fault, FaultEffect};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -7,8 +7,9 @@ use pagetier::{
     DrainOptions, Error, MemoryManifest, PageId, PageSize, PageStore, SpaceId, SsdMode, SsdPolicy,
     scrub::ScrubOptions,
 };
-use pagetier_devio::{Fault, FaultEffect, IoOp, SharedDevice, SimDevice, SimPower};
+use pagetier_devio::{IoOp, SharedDevice};
 use pagetier_rivals::SSD_POLICIES;
+use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;

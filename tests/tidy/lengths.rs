@@ -60,11 +60,12 @@ const SLACK: usize = 300;
 
 /// The part of the repository whose size counts `file`; `None` for tests.
 fn part_of(file: &str) -> Option<&str> {
-    let is_test = ["tests/", "testing/"].iter().any(|folder| file.contains(folder))
+    let (part, within) =
+        file.split_once("/src/").or_else(|| file.strip_prefix("src/").map(|within| ("src", within)))?;
+    let is_test = ["tests/", "testing/"].iter().any(|folder| within.contains(folder))
         || file.ends_with("tests.rs")
         || file.ends_with("_models.rs");
-    let part = file.split("/src/").next().filter(|part| *part != file);
-    part.or_else(|| file.starts_with("src/").then_some("src")).filter(|_| !is_test)
+    Some(part).filter(|_| !is_test)
 }
 
 /// The lines of `text` before its tests, comments and blank ones among them.

@@ -2,7 +2,8 @@
 
 use pagetier::{Error, MemoryManifest, PageId, PageSize, PageStore, SpaceId};
 use pagetier_control::{Answer, AskError, Client, Control, Request, listen};
-use pagetier_devio::{SharedDevice, SimDevice, SimPower};
+use pagetier_devio::SharedDevice;
+use pagetier_testing::{SimDevice, SimPower};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

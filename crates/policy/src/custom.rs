@@ -6,7 +6,7 @@
 //! when it starts. The package
 //! `pagetier-rivals` registers those with which the papers compare.
 //!
-//! [`conformance`](crate::conformance) checks a policy against what its callers rely on. A policy that fails
+//! `pagetier_testing::conformance` checks a policy against what its callers rely on. A policy that fails
 //! it costs speed, never data: the pool and the SSD check every answer before they act on it.
 
 use crate::{FramePolicy, FramePolicyParams, SlotPolicy, SlotPolicyParams};

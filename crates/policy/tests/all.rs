@@ -8,4 +8,3 @@ mod gd2l;
 mod gd2l_weighted;
 mod hinted;
 mod obligations;
-mod placement;

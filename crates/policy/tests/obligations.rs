@@ -1,6 +1,7 @@
 //! What the callers of a policy rely on, for every policy with every option.
 
-use pagetier_policy::{PoolPolicy, SsdPolicy, conformance};
+use pagetier_policy::{PoolPolicy, SsdPolicy};
+use pagetier_testing::conformance;
 
 #[test]
 fn pool_policies_keep_their_word() {

@@ -1,7 +1,8 @@
 //! What the callers of a policy rely on, for every policy of this crate.
 
-use pagetier_policy::{PoolPolicyFactory, SsdPolicyFactory, conformance};
+use pagetier_policy::{PoolPolicyFactory, SsdPolicyFactory};
 use pagetier_rivals::{RivalPool, RivalSsd, WindowPercent};
+use pagetier_testing::conformance;
 
 #[test]
 fn pool_policies_keep_their_word() {

@@ -19,7 +19,7 @@ fn page(no: u32) -> PageId {
 }
 
 fn slots(policy: &str, zone: u32) -> Slots {
-    pagetier_hostile::register();
+    pagetier_testing::hostile::register();
     pagetier_rivals::register();
     let params = SlotParams { slots: SLOTS, zone, reserve: 4, burst: 4, clean_ahead: 4 };
     let policy = policy.parse::<SsdPolicy>().expect("a policy").build(&SlotPolicyParams::new(

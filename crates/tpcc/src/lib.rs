@@ -33,7 +33,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use cli::{Cli, Time};
 use pagetier::device::SharedDevice;
-use pagetier_devio::VirtualClock;
+use pagetier_testing::VirtualClock;
 use report::End;
 use session::{Session, SessionError};
 use std::process::ExitCode;

@@ -27,8 +27,8 @@ pub enum SsdPolicy {
 }
 
 impl SsdPolicy {
-    /// Every policy of this crate, the default first, [`SsdPolicy::None`] last, each with the options that its
-    /// bare name implies.
+    /// Every policy of this crate, the default first and [`SsdPolicy::None`] last, each with the options that
+    /// its bare name implies.
     pub const ALL: &[Self] = &[Self::Auto, Self::Cac(CacOptions::CAC), Self::Cac(CacOptions::CC), Self::None];
 
     /// The names of the options of `cac` and `cc`. `ageing=N` halves the counts every N accesses per slot.

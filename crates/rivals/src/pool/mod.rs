@@ -90,7 +90,7 @@ impl PoolPolicyFactory for RivalPool {
     }
 }
 
-/// The last entry is for messages too, which are all that the list is for.
+/// The names as messages list them; the last entry explains the windows, which are too many to be listed.
 pub(crate) const NAMES: &[&str] = &[
     "cflru",
     "lru-wsr",

@@ -5,7 +5,7 @@ use super::disks::Disks;
 use super::model::Model;
 use super::plan::Plan;
 use pagetier::MemoryManifest;
-use pagetier_devio::{SimMoment, SimPower};
+use pagetier_testing::{SimMoment, SimPower};
 use std::ops::Range;
 
 /// The range of both copies of a superblock, on either device.

@@ -308,7 +308,7 @@ mod tests {
 
     /// The pages that get a second chance from a policy that gives one to every page.
     fn moved(begin: impl FnOnce(&mut Protocol)) -> Vec<u32> {
-        pagetier_hostile::register();
+        pagetier_testing::hostile::register();
         let mut state = protocol("hostile:1");
         begin(&mut state);
         let mut moved = Vec::new();

@@ -7,7 +7,8 @@ use crate::segments::{FIRST_LSN, Segments};
 use crate::{DeviceMedia, Keep, Media, Wal, WalError, WalOptions, redo::redo};
 use pagetier::device::SharedDevice;
 use pagetier::{Lsn, PageStore};
-use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SimDevice, SimPower};
+use pagetier_devio::IoOp;
+use pagetier_testing::{Fault, FaultEffect, FlushFailure, SimDevice, SimPower};
 use std::sync::Arc;
 
 const RECORDS: u32 = 30;

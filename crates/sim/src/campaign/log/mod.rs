@@ -42,7 +42,7 @@ use super::totals::Totals;
 use super::twist::Twist;
 use super::world::in_virtual_time;
 use pagetier::MemoryManifest;
-use pagetier_devio::SimDevice;
+use pagetier_testing::SimDevice;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;

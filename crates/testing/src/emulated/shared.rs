@@ -2,9 +2,9 @@
 
 use super::clock::EmulatedClock;
 use super::core::{Core, Finished, Next, hand_over};
-use crate::class::Counter;
-use crate::recorder::Recorder;
-use crate::{DeviceError, SharedDevice};
+use pagetier_devio::parts::Counter;
+use pagetier_devio::parts::Recorder;
+use pagetier_devio::{DeviceError, SharedDevice};
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 use std::task::Context;

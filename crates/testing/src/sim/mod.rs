@@ -26,13 +26,13 @@ pub use power::SimPower;
 pub use seat::SimSeat;
 
 use self::cache::{Cache, SECTOR};
-use crate::check::{Spot, check, check_range, total_len};
-use crate::device::IoBufs;
-use crate::meter::Meter;
-use crate::occupancy::InFlight;
-use crate::recorder::RetryReason;
-use crate::ticket::ticket;
-use crate::{
+use pagetier_devio::InFlight;
+use pagetier_devio::IoBufs;
+use pagetier_devio::parts::Meter;
+use pagetier_devio::parts::RetryReason;
+use pagetier_devio::parts::ticket;
+use pagetier_devio::parts::{Spot, check, check_range, total_len};
+use pagetier_devio::{
     Claim, Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, DoneFuture, IoClass, IoFuture,
     IoOp, Occupancy, RecentCosts,
 };
@@ -120,6 +120,7 @@ impl SimDevice {
     }
 
     fn build(name: Arc<str>, cache: Cache, extent: Extent, seed: u64, power: &SimPower) -> Self {
+        pagetier_devio::locks::abort_on_violation();
         let rng = SmallRng::seed_from_u64(seed);
         let flush_failure = FlushFailure::default();
         let (faults, ops, grows, present, blocked) = (Vec::new(), 0, 0, true, None);
@@ -566,7 +567,7 @@ impl Device for SimDevice {
         &self.shared.meter.name
     }
 
-    delegate! { self => self.shared.meter.recorder;
+    pagetier_devio::delegate! { self => self.shared.meter.recorder;
         fn stats() -> DeviceStats;
         fn track_costs(points: usize);
         fn recent_costs() -> Option<RecentCosts>;

@@ -1,6 +1,6 @@
 //! Device timing: pure arithmetic on nanoseconds, positions and a little state.
 
-use crate::IoOp;
+use pagetier_devio::IoOp;
 use std::collections::BTreeMap;
 
 const MS: f64 = 1e6;

@@ -5,8 +5,6 @@
 //! an empty list; a list longer than requested; second chances for every slot. The answers follow from the
 //! seed and the reported events, so a run is reproducible.
 
-#![forbid(unsafe_code)]
-
 use pagetier_policy::{
     Access, Catalogue, Cause, CleanReason, FrameId, FramePolicy, FramePolicyParams, FrameState, Location,
     Millis, PageId, PoolPolicyFactory, SlotId, SlotPolicy, SlotPolicyParams, SsdPolicyFactory, Verdict,

@@ -1,10 +1,8 @@
 //! Emulated devices in virtual and in real time.
 
 use crate::common::{bufs_of, runtime};
-use pagetier_devio::{
-    Device, DeviceModel, EmulatedClock, EmulatedDevice, IoBuf, IoClass, MemoryDevice, SharedDevice,
-    VirtualClock,
-};
+use pagetier_devio::{Device, IoBuf, IoClass, MemoryDevice, SharedDevice};
+use pagetier_testing::{DeviceModel, EmulatedClock, EmulatedDevice, VirtualClock};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};

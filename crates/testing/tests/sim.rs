@@ -1,9 +1,8 @@
 //! The simulated device's guarantees to crash and fault tests.
 
 use crate::common::{bufs_of, runtime};
-use pagetier_devio::{
-    Device, DeviceErrorKind, Fault, FaultEffect, FlushFailure, IoBuf, IoClass, IoOp, SimDevice, SimPower,
-};
+use pagetier_devio::{Device, DeviceErrorKind, IoBuf, IoClass, IoOp};
+use pagetier_testing::{Fault, FaultEffect, FlushFailure, SimDevice, SimPower};
 use std::collections::BTreeSet;
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Fault plans: what fails, where and how often.
 
-use crate::IoOp;
+use pagetier_devio::IoOp;
 use std::ops::Range;
 use std::time::Duration;
 

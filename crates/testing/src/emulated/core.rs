@@ -8,13 +8,13 @@
 //! Data moves when service begins: a read sees every write that completed before then.
 
 use super::model::{Task, Timing};
-use crate::check::Spot;
-use crate::class::Counter;
-use crate::occupancy::InFlight;
-use crate::queue::rank;
-use crate::recorder::Recorder;
-use crate::ticket::Promise;
-use crate::{Completion, IoClass, IoFuture};
+use pagetier_devio::InFlight;
+use pagetier_devio::parts::Counter;
+use pagetier_devio::parts::Promise;
+use pagetier_devio::parts::Recorder;
+use pagetier_devio::parts::Spot;
+use pagetier_devio::parts::rank;
+use pagetier_devio::{Completion, IoClass, IoFuture};
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};

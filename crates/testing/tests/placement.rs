@@ -1,6 +1,7 @@
 //! Compares the static placement with every possible placement, and checks the instance of the 2014 paper.
 
-use pagetier_policy::{Costs, PageLoad, Placed, optimal_placement, placed_cost_ms, two_step_placement};
+use pagetier_policy::Costs;
+use pagetier_testing::placement::{PageLoad, Placed, optimal_placement, placed_cost_ms, two_step_placement};
 use proptest::prelude::*;
 
 const COSTS: Costs = Costs { hdd_read_ms: 12.0, hdd_write_ms: 12.5, ssd_read_ms: 0.16, ssd_write_ms: 0.4 };

@@ -1,4 +1,4 @@
-//! What the callers of a policy rely on, as a test that any implementation can run on itself.
+//! What the callers of a policy rely on.
 //!
 //! A test of a policy of your own is one line: `conformance::check_pool(|params| MY_FACTORY.build(params))`,
 //! or `check_ssd`.
@@ -7,7 +7,7 @@
 //! policy's own `validate` after every event. The store does not depend on any of it: a policy that breaks
 //! its word is slow, not dangerous.
 
-use crate::{
+use pagetier_policy::{
     Access, Cause, CleanReason, Costs, FrameId, FramePolicy, FramePolicyParams, FrameState, Location, Millis,
     PageId, SlotId, SlotPolicy, SlotPolicyParams, SpaceId, Verdict,
 };

@@ -26,12 +26,12 @@ use self::core::{Core, Pending, Start};
 use self::model::Timing;
 use self::pump::{Alarm, Pump};
 use self::shared::Emulation;
-use crate::check::{Spot, check, refused, total_len};
-use crate::class::Counter;
-use crate::device::IoBufs;
-use crate::recorder::Recorder;
-use crate::ticket::ticket;
-use crate::{
+use pagetier_devio::IoBufs;
+use pagetier_devio::parts::Counter;
+use pagetier_devio::parts::Recorder;
+use pagetier_devio::parts::ticket;
+use pagetier_devio::parts::{Spot, check, refused, total_len};
+use pagetier_devio::{
     Claim, Completion, Device, DeviceError, DeviceStats, DoneFuture, IoClass, IoFuture, IoOp, Occupancy,
     Owner, RecentCosts, SharedDevice,
 };
@@ -208,7 +208,7 @@ impl Device for EmulatedDevice {
         &self.shared.name
     }
 
-    delegate! { self => self.shared.inner;
+    pagetier_devio::delegate! { self => self.shared.inner;
         fn size() -> u64;
         fn grow(bytes: u64) -> Result<(), DeviceError>;
         fn cut(bytes: u64) -> Result<(), DeviceError>;
@@ -219,7 +219,7 @@ impl Device for EmulatedDevice {
         fn writes_whole(bytes: usize) -> bool;
     }
 
-    delegate! { self => self.shared.recorder;
+    pagetier_devio::delegate! { self => self.shared.recorder;
         fn stats() -> DeviceStats;
         fn track_costs(points: usize);
         fn recent_costs() -> Option<RecentCosts>;

@@ -1,16 +1,6 @@
-//! The contract of [`Device`] as a test that any implementation can run on itself.
-//!
-//! ```
-//! use pagetier_devio::{MemoryDevice, SharedDevice, conformance};
-//! use std::sync::Arc;
-//!
-//! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-//! let device: SharedDevice = Arc::new(MemoryDevice::new("mine", 8 << 20));
-//! conformance::check(&device, conformance::Growth::Grows).await;
-//! # });
-//! ```
+//! The contract of [`Device`].
 
-use crate::{Device, DeviceErrorKind, IoBuf, IoBufs, IoClass, IoOp, SharedDevice};
+use pagetier_devio::{Device, DeviceErrorKind, IoBuf, IoBufs, IoClass, IoOp, SharedDevice};
 use std::future::Future;
 use std::mem::ManuallyDrop;
 use std::pin::Pin;
@@ -37,12 +27,23 @@ pub enum Growth {
 /// [`SIZE_MIN`] bytes, and grows it if it can. Nothing else may use the device meanwhile. Runs inside a tokio
 /// runtime with timers.
 ///
+/// ```
+/// use pagetier_devio::{MemoryDevice, SharedDevice};
+/// use pagetier_testing::conformance::{Growth, check_device};
+/// use std::sync::Arc;
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// let device: SharedDevice = Arc::new(MemoryDevice::new("mine", 8 << 20));
+/// check_device(&device, Growth::Grows).await;
+/// # });
+/// ```
+///
 /// # Panics
 /// On a violation, with a description of it.
-pub async fn check(device: &SharedDevice, growth: Growth) {
+pub async fn check_device(device: &SharedDevice, growth: Growth) {
     assert!(device.size() >= SIZE_MIN, "{}: a device of at least {SIZE_MIN} bytes is needed", device.name());
     assert!(device.alignment().is_power_of_two(), "the alignment is {}", device.alignment());
-    assert!(device.alignment() <= crate::BUF_ALIGN, "the alignment is {}", device.alignment());
+    assert!(device.alignment() <= pagetier_devio::BUF_ALIGN, "the alignment is {}", device.alignment());
     reads_return_what_was_written(&**device).await;
     vectored_operations_keep_their_order(&**device).await;
     empty_operations_succeed(&**device).await;

@@ -15,7 +15,7 @@
 
 use super::SimPower;
 use super::cache::SECTOR;
-use crate::files::{Access, DirFile, Directory, Identity, Stat};
+use pagetier_devio::files::{Access, DirFile, Directory, Identity, Stat};
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -732,7 +732,7 @@ impl Drop for SimFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::create_durably;
+    use pagetier_devio::files::create_durably;
 
     fn files(seed: u64) -> (SimFiles, Arc<dyn Directory>) {
         let files = SimFiles::new(seed, &SimPower::new());

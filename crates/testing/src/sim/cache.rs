@@ -2,7 +2,7 @@
 //! discard is a volatile write of zeros, so a power cut may leave any of it, and any order of it and writes.
 
 use super::FlushFailure;
-use crate::image::Image;
+use pagetier_devio::parts::Image;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};

@@ -1,9 +1,9 @@
 //! One simulated volume, as several machines have it.
 
 use super::SimDevice;
-use crate::check::Spot;
-use crate::device::{DoneFuture, IoBufs, IoFuture};
-use crate::{Claim, Device, DeviceError, DeviceErrorKind, DeviceStats, IoClass, IoOp, Occupancy};
+use pagetier_devio::parts::Spot;
+use pagetier_devio::{Claim, Device, DeviceError, DeviceErrorKind, DeviceStats, IoClass, IoOp, Occupancy};
+use pagetier_devio::{DoneFuture, IoBufs, IoFuture};
 use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,7 +52,7 @@ impl SimSeat {
         start: impl FnOnce(&SimDevice, IoBufs) -> IoFuture,
     ) -> IoFuture {
         if let Some(error) = self.refused(op, offset) {
-            return crate::check::refused(bufs, error);
+            return pagetier_devio::parts::refused(bufs, error);
         }
         let (started, in_flight) = (start(&self.volume, bufs), self.occupancy.enter());
         Box::pin(async move {
@@ -108,7 +108,7 @@ impl Device for SimSeat {
         Some(self.claim.clone())
     }
 
-    delegate! { self => self.volume;
+    pagetier_devio::delegate! { self => self.volume;
         fn size() -> u64;
         fn alignment() -> usize;
         fn writes_whole(bytes: usize) -> bool;

@@ -16,7 +16,7 @@
 //! changes the place of at most two pages: one page gains the tier directly, or it moves over from the other
 //! tier and a second page takes the unit it leaves. The result is exact, in O((C_M + C_S) log N).
 
-use crate::Costs;
+use pagetier_policy::Costs;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 

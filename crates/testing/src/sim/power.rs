@@ -34,7 +34,7 @@ impl SimPower {
     }
 
     /// Cuts the power right after the `n`-th operation has begun. Later operations, and those still in flight
-    /// then, fail with [`DeviceErrorKind::Gone`](crate::DeviceErrorKind::Gone) and do not land (except as
+    /// then, fail with [`Gone`](pagetier_devio::DeviceErrorKind::Gone) and do not land (except as
     /// [`super::SimDevice::after_power_cut`] decides).
     pub fn cut_at(&self, n: u64) {
         self.state.lock().cut_at = Some(n);
