@@ -39,6 +39,7 @@ const PAGE_BYTES: u64 = 16_384;
 const RESIDENT: u32 = 8_192;
 
 fn main() {
+    pagetier_rivals::register();
     let length = Length::selected();
     let rounds = length.pick(1, 15, 61);
     println!(

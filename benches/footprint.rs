@@ -34,9 +34,9 @@ use common::{Length, Workers, median, runtime};
 use pagetier::backup::BackupOptions;
 use pagetier::device::{Backend, MemoryDevice};
 use pagetier::{
-    Builder, MemoryManifest, PageId, PageSize, PageStore, PoolPolicy, SpaceId, SsdPolicy, pool_bytes_for,
-    ssd_bytes_for,
+    Builder, MemoryManifest, PageId, PageSize, PageStore, SpaceId, SsdPolicy, pool_bytes_for, ssd_bytes_for,
 };
+use pagetier_rivals::{POOL_POLICIES, SSD_POLICIES};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rustix::time::{ClockId, clock_gettime};
@@ -55,6 +55,7 @@ const MIB: f64 = (1 << 20) as f64;
 type Figures = BTreeMap<String, f64>;
 
 fn main() {
+    pagetier_rivals::register();
     if let Ok(task) = std::env::var(TASK) {
         let words: Vec<&str> = task.split(' ').collect();
         println!("{}", serde_json::to_string(&perform(&words)).expect("figures"));
@@ -125,7 +126,7 @@ fn per_frame(report: &mut Report) {
     report.line(format_args!("\n## Bytes per frame, {frames} frames of 4 KiB"));
     report.head(&["pool policy", "budget", "resident", "asked", "kept"]);
     let mut policies: Vec<&str> = vec!["auto"];
-    let all: Vec<String> = PoolPolicy::ALL.iter().map(ToString::to_string).collect();
+    let all: Vec<String> = POOL_POLICIES.iter().map(ToString::to_string).collect();
     policies.extend(all.iter().map(String::as_str).filter(|name| *name != "auto"));
     for policy in policies.into_iter().take(Length::selected().pick(1, 4, usize::MAX)) {
         report.line(match slope(frames, |frames| format!("frames {policy} {frames}")) {
@@ -141,7 +142,7 @@ fn per_frame(report: &mut Report) {
 
 async fn frames(policy: &str, frames: u32) -> Figures {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
-    let policy = *PoolPolicy::ALL.iter().find(|one| one.to_string() == policy).expect("a policy");
+    let policy = *POOL_POLICIES.iter().find(|one| one.to_string() == policy).expect("a policy");
     let before = status("VmRSS");
     let store = PageStore::builder()
         .directory(folder.path())
@@ -168,7 +169,7 @@ fn per_slot(report: &mut Report) {
     let slots: u32 = Length::selected().pick(4_096, 65_536, 131_072);
     report.line(format_args!("\n## Bytes per slot of the SSD, {slots} slots of 4 KiB"));
     report.head(&["SSD policy", "pages on SSD", "budget", "resident", "per outqueue entry", "asked", "kept"]);
-    let all = SsdPolicy::ALL.iter().map(ToString::to_string);
+    let all = SSD_POLICIES.iter().map(ToString::to_string);
     for policy in all.take(Length::selected().pick(1, usize::MAX, usize::MAX)) {
         let asked = match policy.as_str() {
             "none" => 24.0,
@@ -233,7 +234,7 @@ fn resident_since(before: f64, store: &PageStore) -> f64 {
 
 async fn slots(policy: &str, slots: u32, outqueue: usize) -> Figures {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
-    let policy = *SsdPolicy::ALL.iter().find(|one| one.to_string() == policy).expect("a policy");
+    let policy = *SSD_POLICIES.iter().find(|one| one.to_string() == policy).expect("a policy");
     let before = status("VmRSS");
     let builder = over_slots(folder.path(), slots).ssd_policy(policy).outqueue(outqueue);
     let store = builder.open().await.expect("a store");

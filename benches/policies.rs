@@ -33,6 +33,7 @@ use pagetier_policy::{
     Access, Cause, CleanReason, Costs, FrameId, FramePolicy, FramePolicyParams, Location, Millis, PageId,
     PoolPolicy, SlotId, SlotPolicy, SlotPolicyParams, SpaceId, SsdPolicy, Verdict,
 };
+use pagetier_rivals::POOL_POLICIES;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
@@ -80,12 +81,13 @@ impl Series {
 }
 
 fn main() {
+    pagetier_rivals::register();
     let mut criterion = Criterion::default().configure_from_args();
     let board = Board::default();
     // A short run leaves out the large pools.
     for frames in SIZES.into_iter().take(Length::selected().pick(2, SIZES.len(), SIZES.len())) {
         for series in Series::BOTH {
-            for &policy in PoolPolicy::ALL {
+            for &policy in POOL_POLICIES {
                 pool_benches(&mut criterion, &board, policy, series, frames);
             }
             for policy in [SsdPolicy::Cac(CacOptions::CAC), SsdPolicy::Cac(CacOptions::CC)] {

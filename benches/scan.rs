@@ -37,6 +37,7 @@ const BANDWIDTH_MIN: f64 = 0.9;
 const KEPT_MIN: f64 = 0.95;
 
 fn main() {
+    pagetier_rivals::register();
     for target in each_or_emulated() {
         let rounds = Length::selected().pick(1, 3, 5);
         on(&target, if target.is_emulated() { (rounds / 2).max(1) } else { rounds });

@@ -5,7 +5,8 @@
 //! `cargo run --release --example placement`
 
 use clap::Parser;
-use pagetier_policy::{Costs, PageLoad, Placed, Placement, optimal_placement, two_step_placement};
+use pagetier_policy::Costs;
+use pagetier_testing::placement::{PageLoad, Placed, Placement, optimal_placement, two_step_placement};
 use pagetier_tpcc::args;
 use plotters::prelude::*;
 use std::error::Error;

@@ -3,11 +3,13 @@
 //! A store uses files, block devices, or anything that implements [`Device`]: see
 //! [`Builder::hdd_device`](crate::Builder::hdd_device). To implement a device, implement [`RawDevice`]
 //! (reads, writes, flushes, a size and a name) and pass [`Metered::over`] to the builder: it checks ranges,
-//! counts operations and times, and tracks operations in flight. [`conformance::check`] tests the result.
+//! counts operations and times, and tracks operations in flight. The package `pagetier-testing` tests the
+//! result: `pagetier_testing::conformance::check_device`.
 //!
 //! ```
 //! use pagetier::device::{DeviceErrorKind, IoBufs, IoClass, Metered, RawDevice, RawDone, RawTransfer};
-//! use pagetier::device::{SharedDevice, conformance};
+//! use pagetier::device::SharedDevice;
+//! use pagetier_testing::conformance::{Growth, check_device};
 //! use std::future::ready;
 //! use std::sync::{Arc, Mutex};
 //!
@@ -54,7 +56,7 @@
 //!
 //! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
 //! let device: SharedDevice = Arc::new(Metered::over(Bytes(Mutex::new(vec![0; 8 << 20]))));
-//! conformance::check(&device, conformance::Growth::Grows).await;
+//! check_device(&device, Growth::Grows).await;
 //!
 //! let store = pagetier::PageStore::builder()
 //!     .in_memory(Arc::new(pagetier::MemoryManifest::default()))
@@ -69,11 +71,9 @@
 //! # });
 //! ```
 
-pub use pagetier_devio::conformance;
 pub use pagetier_devio::{
     BUF_ALIGN, Backend, COST_POINTS, ClassStats, Completion, DataSearch, Device, DeviceError,
-    DeviceErrorKind, DeviceModel, DeviceStats, DirStats, DirectIo, DoneFuture, EmulatedClock, EmulatedDevice,
-    ErrorCounts, InFlight, IoBuf, IoBufs, IoClass, IoFuture, IoOp, Memory, MemoryDevice, Metered, Occupancy,
-    OpenOptions, Opened, RawDevice, RawDone, RawTransfer, Reap, RecentCost, RecentCosts, RetryCounts,
-    SharedDevice, TimeHistogram, VirtualClock, open_file,
+    DeviceErrorKind, DeviceStats, DirStats, DirectIo, DoneFuture, ErrorCounts, InFlight, IoBuf, IoBufs,
+    IoClass, IoFuture, IoOp, Memory, MemoryDevice, Metered, Occupancy, OpenOptions, Opened, RawDevice,
+    RawDone, RawTransfer, Reap, RecentCost, RecentCosts, RetryCounts, SharedDevice, TimeHistogram, open_file,
 };

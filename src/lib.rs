@@ -154,16 +154,15 @@ pub mod inspect {
 /// A policy decides which page leaves memory ([`FramePolicy`](policy::FramePolicy)) or which pages the SSD
 /// holds ([`SlotPolicy`](policy::SlotPolicy)). Choose one with [`Builder::pool_policy`] and
 /// [`Builder::ssd_policy`], by name or by value. For one of your own, implement the trait and a factory,
-/// check it with [`conformance`](policy::conformance), and pass [`PoolPolicy::Custom`] or
+/// check it with `pagetier_testing::conformance`, and pass [`PoolPolicy::Custom`] or
 /// [`SsdPolicy::Custom`]. A bad policy costs speed, never data. `examples/own_policy.rs` is a whole one.
 pub mod policy {
     pub use pagetier_policy::pool::Gd2lOptions;
-    pub use pagetier_policy::rivals::{RivalPool, RivalSsd, WindowPercent};
     pub use pagetier_policy::ssd::{Ageing, Alpha, CacOptions};
     pub use pagetier_policy::{
         Access, Catalogue, Cause, CleanReason, FrameId, FramePolicy, FramePolicyParams, FrameState,
         GroupStats, Millis, PageCounts, PolicyChoice, PoolPolicyFactory, SlotId, SlotPolicy,
-        SlotPolicyParams, SsdPolicyFactory, UnknownPolicy, Verdict, conformance, register,
+        SlotPolicyParams, SsdPolicyFactory, UnknownPolicy, Verdict, register,
     };
 }
 

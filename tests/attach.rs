@@ -3,7 +3,8 @@
 
 use crate::fixture::{self, Fixture, PAGES, expect_all, grown};
 use pagetier::{Builder, Error, OpenError, PageId, PageSize, SsdMode};
-use pagetier_devio::{Device, SimDevice, SimPower};
+use pagetier_devio::Device;
+use pagetier_testing::{SimDevice, SimPower};
 use std::sync::Arc;
 
 /// The offset of the first btrfs superblock: beyond the range of this store's superblocks.

@@ -7,7 +7,8 @@ use pagetier::{
     backup::{BackupError, BackupOptions},
     errors::Advice,
 };
-use pagetier_devio::{Fault, FaultEffect, IoOp};
+use pagetier_devio::IoOp;
+use pagetier_testing::{Fault, FaultEffect};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -71,6 +72,7 @@ async fn a_backup_reports_its_progress_on_its_way_and_at_its_end() {
 
 #[tokio::test(start_paused = true)]
 async fn every_backup_of_a_chain_under_load_has_each_page_whole_and_no_older_than_its_beginning() {
+    pagetier_rivals::register();
     for policy in ["cac", "tac", "mv-fifo", "doublewrite"] {
         let Ok(policy) = policy.parse::<pagetier::SsdPolicy>() else { panic!("{policy}") };
         let fixture = Fixture::new();
@@ -471,6 +473,7 @@ async fn a_backup_waits_for_what_a_dropped_one_has_left_behind() {
 async fn a_version_that_was_discarded_before_a_backup_is_not_missing_from_the_next_one() {
     for (policy, fails) in [("cac", false), ("mv-fifo", false), ("doublewrite", false), ("cac", true)] {
         let fixture = Fixture::new();
+        pagetier_rivals::register();
         let Ok(policy) = policy.parse::<pagetier::SsdPolicy>() else { panic!("{policy}") };
         let store = fixture.builder().ssd_policy(policy).open().await.unwrap();
         let space = grown(&store).await;

@@ -7,8 +7,9 @@ use pagetier::{
     backup::{BackupOptions, BackupReport},
     device::{MemoryDevice, SharedDevice},
 };
-use pagetier_devio::{Fault, FaultEffect, Fence, IoOp, SimDevice, SimPower};
+use pagetier_devio::{Fence, IoOp};
 use pagetier_ssdcache::Mutation;
+use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -205,6 +206,7 @@ async fn an_unsynced_backup_is_ahead_of_the_store_after_a_power_cut() {
 /// earlier lives, with stamps from before that backup. Returns how the chain of the next one differs.
 async fn shown_by_discards(rule: Option<Mutation>) -> Vec<(u32, u32, u32)> {
     let fixture = Fixture::new();
+    pagetier_rivals::register();
     let Ok(policy) = "mv-fifo".parse::<pagetier::SsdPolicy>() else { panic!("no such policy") };
     let store = fixture.breaking(rule).ssd_policy(policy).open().await.unwrap();
     let space = grown(&store).await;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 fn builder(dir: &Path) -> Builder {
+    pagetier_rivals::register();
     pagetier::PageStore::builder().directory(dir).pool_bytes(4 << 20).ssd_bytes(16 << 20)
 }
 

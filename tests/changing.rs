@@ -2,10 +2,12 @@
 
 use crate::fixture::{Fixture, PAGE, PAGES, expect_all, grown, read, version_of, write, write_all};
 use pagetier::{
-    Costs, Error, OpenError, PageId, PageSize, PageStore, PoolPolicy, SpaceId, SsdMode, SsdPolicy,
-    SsdReplacement, errors::Advice, scrub::ScrubOptions,
+    Costs, Error, OpenError, PageId, PageSize, PageStore, SpaceId, SsdMode, SsdPolicy, SsdReplacement,
+    errors::Advice, scrub::ScrubOptions,
 };
-use pagetier_devio::{Device, Fault, FaultEffect, IoOp, SharedDevice, SimDevice, SimPower};
+use pagetier_devio::{Device, IoOp, SharedDevice};
+use pagetier_rivals::{POOL_POLICIES, SSD_POLICIES};
+use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -74,6 +76,7 @@ pub(crate) fn known() -> Arc<Known> {
 async fn an_ssd_is_replaced_under_load_and_a_power_cut_at_any_moment_loses_nothing_synced() {
     let (mut with_old, mut with_new) = (0, 0);
     for seed in 0..30 {
+        pagetier_rivals::register();
         let policies = ["cac", "lru2", "mv-fifo", "tac", "doublewrite"];
         let policy: SsdPolicy = policies[seed as usize % policies.len()].parse().unwrap();
         let fixture = Fixture::new();
@@ -224,8 +227,8 @@ async fn the_pools_policy_is_switched_under_load_between_any_two() {
     let space = grown(&store).await;
     let (known, stop) = (known(), Arc::new(AtomicBool::new(false)));
     let task = tokio::spawn(load(Arc::clone(&store), space, Arc::clone(&known), Arc::clone(&stop)));
-    for &from in PoolPolicy::ALL {
-        for &to in PoolPolicy::ALL {
+    for &from in POOL_POLICIES {
+        for &to in POOL_POLICIES {
             store.policies().set_pool(from).unwrap();
             store.validate().unwrap();
             tokio::time::sleep(Duration::from_millis(3)).await;
@@ -338,10 +341,10 @@ async fn loaded(fixture: &Fixture, from: SsdPolicy) -> Loaded {
 
 #[tokio::test(start_paused = true)]
 async fn the_ssds_policy_is_switched_under_load_between_any_two_and_the_ssd_stays_warm() {
-    for &from in SsdPolicy::ALL {
+    for &from in SSD_POLICIES {
         let fixture = Fixture::new();
         let (store, space, known, stop, task) = loaded(&fixture, from).await;
-        for &to in SsdPolicy::ALL {
+        for &to in SSD_POLICIES {
             store.policies().set_ssd(from).await.unwrap();
             tokio::time::sleep(Duration::from_millis(20)).await;
             store.policies().set_ssd(to).await.unwrap();
@@ -355,7 +358,7 @@ async fn the_ssds_policy_is_switched_under_load_between_any_two_and_the_ssd_stay
         store.sync().await.unwrap();
         // Without load, a switch changes nothing that is on the SSD.
         let before = store.stats().ssd;
-        for &to in SsdPolicy::ALL {
+        for &to in SSD_POLICIES {
             store.policies().set_ssd(to).await.unwrap();
             let after = store.stats().ssd;
             assert_eq!(after.pages, before.pages, "{from}, then {to}");
@@ -393,7 +396,7 @@ async fn a_page_whose_load_fails_during_a_switch_of_the_ssds_policy_is_not_kept_
 /// every synced version.
 #[tokio::test(start_paused = true)]
 async fn a_power_cut_at_any_moment_of_a_switch_of_the_ssds_policy_loses_nothing_synced() {
-    let all = SsdPolicy::ALL;
+    let all = SSD_POLICIES;
     for seed in 0..all.len() * all.len() {
         let (from, to) = (all[seed % all.len()], all[seed / all.len()]);
         let what = format!("{from} to {to}");

@@ -2,10 +2,8 @@
 //! seeks less far.
 
 use pagetier::device::SharedDevice;
-use pagetier::{
-    MemoryManifest, PageId, PageSize, PageStore,
-    device::{DeviceModel, EmulatedClock, EmulatedDevice, MemoryDevice},
-};
+use pagetier::{MemoryManifest, PageId, PageSize, PageStore, device::MemoryDevice};
+use pagetier_testing::{DeviceModel, EmulatedClock, EmulatedDevice};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;
@@ -17,6 +15,7 @@ const FRAMES: u64 = 800;
 /// The disk time per written page, in milliseconds, under `policy` without an SSD, while random pages are
 /// changed.
 async fn ms_per_write(policy: &str, cluster_pages: u32) -> f64 {
+    pagetier_rivals::register();
     let model = DeviceModel::disk_7200rpm(u64::from(PAGES) * PAGE).with_page_bytes(PAGE as u32);
     let memory = Arc::new(MemoryDevice::new("hdd", 0));
     let hdd: SharedDevice = Arc::new(EmulatedDevice::new(memory, model, EmulatedClock::Tokio));

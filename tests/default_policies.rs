@@ -6,9 +6,10 @@
 
 use pagetier::{
     MemoryManifest, PageId, PageSize, PageStore, SpaceId,
-    device::{DeviceModel, EmulatedClock, EmulatedDevice, MemoryDevice, SharedDevice},
+    device::{MemoryDevice, SharedDevice},
     pool_bytes_for, ssd_bytes_for,
 };
+use pagetier_testing::{DeviceModel, EmulatedClock, EmulatedDevice};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;
@@ -140,6 +141,7 @@ async fn few_of_the_requests_reach_the_disk() {
 #[tokio::test(start_paused = true)]
 #[ignore = "three runs, half a minute"]
 async fn the_default_reads_the_disk_least() {
+    pagetier_rivals::register();
     let loaded = Loaded::new().await;
     let mut seen = Vec::new();
     for (pool, ssd) in [("auto", "auto"), ("gd2l", "cac"), ("lru", "lru2")] {

@@ -6,7 +6,8 @@ use pagetier::{
     Error, PageId, PageStore, SpaceId,
     errors::{PoolError, TierError},
 };
-use pagetier_devio::{Fault, FaultEffect, IoOp};
+use pagetier_devio::IoOp;
+use pagetier_testing::{Fault, FaultEffect};
 
 /// The last page: beyond the page count in the manifest, which was last written when the space grew to its
 /// second extent.

@@ -109,7 +109,7 @@ fn a_chain_names_page_device_and_cause_in_one_line() {
 /// Errors as they occur.
 #[tokio::test(start_paused = true)]
 async fn a_failing_device_is_named_once() {
-    use pagetier_devio::{Fault, FaultEffect};
+    use pagetier_testing::{Fault, FaultEffect};
     let fixture = Fixture::new();
     let store = fixture.open().await;
     let space = crate::fixture::grown(&store).await;

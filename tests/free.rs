@@ -3,7 +3,8 @@
 
 use crate::fixture::{self, Fixture, PAGES, fill, grown, polled, read, version_of, write, write_all};
 use pagetier::{Error, Lsn, PageId, PageRef, PageStore, SpaceId, backup::BackupOptions};
-use pagetier_devio::{Device, Fault, FaultEffect, IoOp};
+use pagetier_devio::{Device, IoOp};
+use pagetier_testing::{Fault, FaultEffect};
 use std::sync::Arc;
 use std::time::Duration;
 

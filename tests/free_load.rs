@@ -3,7 +3,9 @@
 
 use crate::fixture::{Fixture, PAGES, fill, version_of};
 use pagetier::{Error, PageId, PageStore, SpaceHints, SpaceId, SsdPolicy};
-use pagetier_devio::{Fault, FaultEffect, IoOp};
+use pagetier_devio::IoOp;
+use pagetier_rivals::SSD_POLICIES;
+use pagetier_testing::{Fault, FaultEffect};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
@@ -236,6 +238,7 @@ async fn lives_with(
 #[tokio::test(start_paused = true)]
 async fn pages_freed_and_used_again_under_load_survive_power_cuts_and_failing_saves() {
     for seed in 0..40 {
+        pagetier_rivals::register();
         let policies = ["cac", "lru2", "mv-fifo", "tac", "doublewrite"];
         let policy = || policies[seed as usize % policies.len()].parse::<SsdPolicy>().unwrap();
         let lived = lives(seed, |fixture| fixture.builder().ssd_policy(policy())).await;
@@ -246,7 +249,7 @@ async fn pages_freed_and_used_again_under_load_survive_power_cuts_and_failing_sa
 #[tokio::test(start_paused = true)]
 async fn so_do_pages_of_spaces_whose_hints_change() {
     for seed in 100..130 {
-        let policy = SsdPolicy::ALL[seed as usize % SsdPolicy::ALL.len()];
+        let policy = SSD_POLICIES[seed as usize % SSD_POLICIES.len()];
         let lived = lives_with(seed, true, |fixture| fixture.builder().ssd_policy(policy)).await;
         assert_eq!(lived, Ok(()), "seed {seed}, {policy}");
     }

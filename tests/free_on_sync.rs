@@ -4,7 +4,8 @@
 use crate::fixture::{Fixture, PAGES, fill, polled, read, version_of, write};
 use crate::free::{SPACE, at, is_absent, written};
 use pagetier::{Error, PageId, PageStore, SpaceId};
-use pagetier_devio::{Fault, FaultEffect, IoOp};
+use pagetier_devio::IoOp;
+use pagetier_testing::{Fault, FaultEffect};
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;

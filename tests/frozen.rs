@@ -99,6 +99,7 @@ const STORES: [(&str, &str, bool); 4] = [
 ];
 
 fn builder(dir: &Path, policy: &str) -> Builder {
+    pagetier_rivals::register();
     PageStore::builder()
         .directory(dir)
         .page_size(PageSize::MIN)

@@ -3,7 +3,8 @@
 
 use crate::fixture::{self, Fixture, PAGE, fill, grown, polled, version_of};
 use pagetier::{DrainOptions, Error, OpenError, PageId, PageSize, PageStore, SpaceId};
-use pagetier_devio::{Device, Fault, FaultEffect, IoOp, SimDevice, SimPower};
+use pagetier_devio::{Device, IoOp};
+use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower};
 use std::sync::Arc;
 use std::time::Duration;
 

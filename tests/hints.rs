@@ -3,10 +3,12 @@
 use crate::changing::{Known, blank_ssd, check, known, load};
 use crate::fixture::{Fixture, PAGE, PAGES, expect_all, fill, grown, read, write_all};
 use pagetier::{
-    Error, Location, PageId, PageStore, PoolPolicy, Retention, SpaceHints, SpaceId, SsdMode, SsdPolicy,
-    SsdReplacement, scrub::ScrubOptions,
+    Error, Location, PageId, PageStore, Retention, SpaceHints, SpaceId, SsdMode, SsdPolicy, SsdReplacement,
+    scrub::ScrubOptions,
 };
-use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SharedDevice, SimDevice, SimPower};
+use pagetier_devio::{IoOp, SharedDevice};
+use pagetier_rivals::{POOL_POLICIES, SSD_POLICIES};
+use pagetier_testing::{Fault, FaultEffect, FlushFailure, SimDevice, SimPower};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -90,7 +92,7 @@ async fn hints_are_read_back_shown_and_forgotten_with_their_space_or_the_store()
 
 #[tokio::test(start_paused = true)]
 async fn a_space_kept_off_the_ssd_is_never_there_and_others_are() {
-    for &policy in SsdPolicy::ALL {
+    for &policy in SSD_POLICIES {
         let fixture = Fixture::new();
         let store = fixture.builder().ssd_policy(policy).open().await.unwrap();
         let kept_off = store.spaces().create("off").await.unwrap();
@@ -122,7 +124,7 @@ async fn a_space_kept_off_the_ssd_is_never_there_and_others_are() {
 
 #[tokio::test(start_paused = true)]
 async fn copies_that_are_there_leave_by_themselves_with_and_without_a_ring() {
-    for &policy in SsdPolicy::ALL {
+    for &policy in SSD_POLICIES {
         for ring in [true, false] {
             let what = format!("{policy}, ring {ring}");
             let fixture = Fixture::new();
@@ -166,7 +168,7 @@ async fn copies_that_are_there_leave_by_themselves_with_and_without_a_ring() {
 #[tokio::test(start_paused = true)]
 async fn a_power_cut_while_copies_leave_loses_nothing_synced() {
     for seed in 0..40_u64 {
-        let policy = SsdPolicy::ALL[seed as usize % SsdPolicy::ALL.len()];
+        let policy = SSD_POLICIES[seed as usize % SSD_POLICIES.len()];
         let what = format!("seed {seed}, {policy}");
         let fixture = Fixture::new();
         let store = Arc::new(fixture.builder().ssd_policy(policy).open().await.unwrap());
@@ -200,7 +202,7 @@ async fn change_everything(store: Arc<PageStore>, space: SpaceId, stop: Arc<Atom
         SpaceHints::new().retention(Retention::ScanOnly),
         off().retention(Retention::KeepInMemory),
     ];
-    let (pools, ssds) = (PoolPolicy::ALL, SsdPolicy::ALL);
+    let (pools, ssds) = (POOL_POLICIES, SSD_POLICIES);
     for step in seed as usize.. {
         if stop.load(Ordering::Relaxed) {
             return;
@@ -221,7 +223,7 @@ async fn change_everything(store: Arc<PageStore>, space: SpaceId, stop: Arc<Atom
 #[tokio::test(start_paused = true)]
 async fn hints_change_under_load_with_sizes_and_policies_and_a_power_cut_loses_nothing_synced() {
     for seed in 0..32_u64 {
-        let (pool, ssd) = (PoolPolicy::ALL, SsdPolicy::ALL);
+        let (pool, ssd) = (POOL_POLICIES, SSD_POLICIES);
         let (pool, ssd) = (pool[seed as usize % pool.len()], ssd[seed as usize % ssd.len()]);
         let what = format!("seed {seed}, {pool}, {ssd}");
         let fixture = Fixture::new();
@@ -311,7 +313,7 @@ async fn a_space_stays_off_a_replaced_ssd_and_one_that_comes_back() {
 #[tokio::test(start_paused = true)]
 async fn a_space_can_be_dropped_while_its_copies_leave() {
     for seed in 0..24_u64 {
-        let policy = SsdPolicy::ALL[seed as usize % SsdPolicy::ALL.len()];
+        let policy = SSD_POLICIES[seed as usize % SSD_POLICIES.len()];
         let what = format!("seed {seed}, {policy}");
         let fixture = Fixture::new();
         let store = fixture.builder().ssd_policy(policy).open().await.unwrap();
@@ -340,7 +342,7 @@ async fn a_space_can_be_dropped_while_its_copies_leave() {
 async fn a_flush_that_fails_while_copies_leave_loses_nothing_synced() {
     let mut failed = 0;
     for seed in 0..48_u64 {
-        let policy = SsdPolicy::ALL[seed as usize % SsdPolicy::ALL.len()];
+        let policy = SSD_POLICIES[seed as usize % SSD_POLICIES.len()];
         let model = FlushFailure::ALL[seed as usize / 2 % FlushFailure::ALL.len()];
         let what = format!("seed {seed}, {policy}, {model:?}");
         let (mut fixture, power) = (Fixture::new(), SimPower::new());
@@ -402,7 +404,7 @@ async fn versions(store: &PageStore, space: SpaceId, rotten: &[u32], what: &str)
 #[tokio::test(start_paused = true)]
 async fn rotten_copies_of_a_space_kept_off_the_ssd_are_never_read() {
     let (mut read_well, mut lost) = (0, 0);
-    for &policy in SsdPolicy::ALL {
+    for &policy in SSD_POLICIES {
         let what = policy.to_string();
         let fixture = Fixture::new();
         let store = fixture.builder().ssd_policy(policy).open().await.unwrap();

@@ -10,7 +10,7 @@ const LONG: Duration = Duration::from_secs(3600);
 /// Writes every page several times, with a `sync` in between, and cuts the power.
 async fn survives(seed: u64, ring_pages: u32) {
     let fixture = Fixture::with_latency(Duration::from_millis(2), Duration::from_micros(200));
-    pagetier_hostile::register();
+    pagetier_testing::hostile::register();
     let policy = format!("hostile:{seed}");
     let open = |fixture: &Fixture| {
         let builder = fixture.builder().ring_pages(ring_pages).pool_policy(&policy).ssd_policy(&policy);
@@ -64,9 +64,10 @@ fn is_refused(check: impl FnOnce() + std::panic::UnwindSafe) -> bool {
 
 #[test]
 fn the_conformance_suite_refuses_policies_that_break_their_word() {
-    use pagetier_policy::{PoolPolicyFactory, SsdPolicyFactory, conformance};
+    use pagetier_policy::{PoolPolicyFactory, SsdPolicyFactory};
+    use pagetier_testing::conformance;
     for seed in 0..10 {
-        let policy = pagetier_hostile::Hostile::of(seed);
+        let policy = pagetier_testing::hostile::Hostile::of(seed);
         assert!(is_refused(|| conformance::check_pool(|params| PoolPolicyFactory::build(policy, params))));
         assert!(is_refused(|| conformance::check_ssd(|params| SsdPolicyFactory::build(policy, params))));
     }

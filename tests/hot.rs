@@ -2,7 +2,8 @@
 
 use crate::fixture::{Fixture, PAGES, expect_all, grown, read};
 use pagetier::{PageId, errors::HotSetError};
-use pagetier_devio::{Fault, FaultEffect, IoOp};
+use pagetier_devio::IoOp;
+use pagetier_testing::{Fault, FaultEffect};
 
 #[tokio::test(start_paused = true)]
 async fn what_was_hot_is_in_memory_again_without_a_demand_read() {

@@ -4,7 +4,8 @@
 use crate::fixture::{Fixture, PAGES, expect_all, grown, read, write, write_all};
 use pagetier::stats::HotSetStats;
 use pagetier::{Error, Location, Loss, Lsn, PageId, PageStore, SpaceHints, SpaceId, SsdMode, SsdState};
-use pagetier_devio::{Fault, FaultEffect, IoOp, SimPower};
+use pagetier_devio::IoOp;
+use pagetier_testing::{Fault, FaultEffect, SimPower};
 use std::sync::Arc;
 use std::time::Duration;
 

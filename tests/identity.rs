@@ -5,7 +5,8 @@ use crate::fixture::{
     self, Fixture, PAGE, PAGES, RING_PAGES, SSD_PAGES, expect_all, grown, polled, write_all,
 };
 use pagetier::{OpenError, PageId, PageSize, PageStore, SpaceId};
-use pagetier_devio::{IoBuf, IoBufs, IoClass, SharedDevice, SimDevice, SimPower};
+use pagetier_devio::{IoBuf, IoBufs, IoClass, SharedDevice};
+use pagetier_testing::{SimDevice, SimPower};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

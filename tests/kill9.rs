@@ -6,6 +6,7 @@
 //! where the file system has it) and with threads.
 
 use pagetier::{PageId, PageSize, PageStore, SpaceId, SsdPolicy, device::Backend};
+use pagetier_rivals::SSD_POLICIES;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::io::{BufRead, BufReader, Write};
@@ -70,7 +71,7 @@ fn the_writer_that_is_killed() {
 
 async fn write_for_ever(directory: &Path, seed: u64) {
     // All policies except the last, `none`.
-    let ssd_policy = SsdPolicy::ALL[seed as usize % (SsdPolicy::ALL.len() - 1)];
+    let ssd_policy = SSD_POLICIES[seed as usize % (SSD_POLICIES.len() - 1)];
     let store = Arc::new(open(directory, seed % 2 == 1, ssd_policy).await);
     let space = match store.spaces().find("t") {
         Some(space) => space,
@@ -101,7 +102,7 @@ fn the_recovery_that_is_killed() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async move {
         say("opening".into());
-        let store = open(Path::new(&directory), seed % 2 == 1, SsdPolicy::ALL[0]).await;
+        let store = open(Path::new(&directory), seed % 2 == 1, SSD_POLICIES[0]).await;
         say("opened".into());
         // Wait for the kill.
         std::future::pending::<()>().await;
@@ -203,7 +204,7 @@ fn kill_a_recovery(directory: &Path, seed: u64) -> bool {
 }
 
 async fn check(directory: &Path, threads: bool, known: &mut [Known]) -> (u64, u64) {
-    let store = open(directory, threads, SsdPolicy::ALL[0]).await;
+    let store = open(directory, threads, SSD_POLICIES[0]).await;
     let Some(space) = store.spaces().find("t") else {
         assert!(known.iter().all(|k| k.durable == 0), "the space is gone");
         return (0, 0);

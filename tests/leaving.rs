@@ -3,7 +3,8 @@
 
 use crate::fixture::{self, Fixture, PAGE, fill, read, write};
 use pagetier::{Builder, OpenError, PageStore, SpaceId};
-use pagetier_devio::{Device, Fault, FaultEffect, IoClass, IoOp};
+use pagetier_devio::{Device, IoClass, IoOp};
+use pagetier_testing::{Fault, FaultEffect};
 use std::time::Duration;
 
 /// A deliberate fault; requires the feature `mutations`.

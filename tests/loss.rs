@@ -6,8 +6,9 @@ use pagetier::{
     Builder, DrainOptions, Error, OpenError, PageId, PageStore, SpaceId, SsdLoss, SsdMode, SsdState,
     errors::PoolError,
 };
-use pagetier_devio::{Fault, FaultEffect, IoOp, SimDevice, SimPower};
+use pagetier_devio::IoOp;
 use pagetier_ssdcache::Mutation;
+use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;

@@ -123,7 +123,8 @@ async fn a_store_that_opens_with_a_damaged_header_repairs_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_checkpoint_interrupted_by_a_power_cut_is_not_damage() {
-    use pagetier_devio::{Fault, FaultEffect, IoOp};
+    use pagetier_devio::IoOp;
+    use pagetier_testing::{Fault, FaultEffect};
     // Each write and flush of a checkpoint fails once; then the power is cut.
     for op in 0..12 {
         let fixture = Fixture::new();

@@ -3,8 +3,9 @@
 
 use crate::fixture::{Fixture, RING_PAGES, fill, read};
 use pagetier::{Builder, Error, Lsn, OpenError, PageId, PageSize, PageStore, SpaceId};
-use pagetier_devio::{Device, Fault, FaultEffect, FlushFailure, IoOp, SimDevice, SimPower};
+use pagetier_devio::{Device, IoOp};
 use pagetier_ssdcache::Layout;
+use pagetier_testing::{Fault, FaultEffect, FlushFailure, SimDevice, SimPower};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,9 +2,10 @@
 
 use pagetier::{
     Costs, MemoryManifest, PageId,
-    device::{COST_POINTS, DeviceModel, EmulatedClock, EmulatedDevice, MemoryDevice},
+    device::{COST_POINTS, MemoryDevice},
 };
 use pagetier::{PageSize, PageStore, device::SharedDevice};
+use pagetier_testing::{DeviceModel, EmulatedClock, EmulatedDevice};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;

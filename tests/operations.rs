@@ -6,11 +6,12 @@
 use crate::changing::{Known, blank_ssd, check, known};
 use crate::fixture::{Fixture, PAGE, PAGES, SSD_PAGES, grown, version_of, write};
 use pagetier::{
-    Costs, DrainOptions, Error, OpenError, PageId, PageStore, PoolPolicy, Retention, SpaceHints, SpaceId,
-    SsdMode, SsdPolicy, SsdReplacement, SsdState, backup::BackupOptions, scrub::ScrubOptions,
-    what_if::WhatIfOptions,
+    Costs, DrainOptions, Error, OpenError, PageId, PageStore, Retention, SpaceHints, SpaceId, SsdMode,
+    SsdReplacement, SsdState, backup::BackupOptions, scrub::ScrubOptions, what_if::WhatIfOptions,
 };
-use pagetier_devio::{Fault, FaultEffect, IoOp, SharedDevice, SimDevice, SimPower};
+use pagetier_devio::{IoOp, SharedDevice};
+use pagetier_rivals::{POOL_POLICIES, SSD_POLICIES};
+use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -183,10 +184,10 @@ impl Run {
         let done = match operation {
             ResizePool => store.resize_pool([200, 40, 90][nth % 3] * PAGE).await.map(drop),
             SetPoolPolicy => {
-                let policy = PoolPolicy::ALL[nth % PoolPolicy::ALL.len()];
+                let policy = POOL_POLICIES[nth % POOL_POLICIES.len()];
                 return store.policies().set_pool(policy).map_err(|error| error.to_string());
             }
-            SetSsdPolicy => store.policies().set_ssd(SsdPolicy::ALL[nth % SsdPolicy::ALL.len()]).await,
+            SetSsdPolicy => store.policies().set_ssd(SSD_POLICIES[nth % SSD_POLICIES.len()]).await,
             WriteBudget => {
                 store.ssd().set_write_budget([Some(1 << 20), None, Some(1 << 40)][nth % 3]);
                 store.policies().set_costs([Costs::PAPER, store.policies().costs()][nth % 2])

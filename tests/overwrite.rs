@@ -5,7 +5,8 @@ use pagetier::{
     Error, PageId, PageStore, SpaceId,
     errors::{PoolError, TierError},
 };
-use pagetier_devio::{Fault, FaultEffect, IoOp};
+use pagetier_devio::IoOp;
+use pagetier_testing::{Fault, FaultEffect};
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};

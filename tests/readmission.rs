@@ -5,8 +5,9 @@ use pagetier::{
     Builder, DrainOptions, Error, Location, PageId, PageStore, SpaceHints, SpaceId, SsdMode, SsdState,
     errors::{PoolError, TierError},
 };
-use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SharedDevice, SimDevice, SimPower};
+use pagetier_devio::{IoOp, SharedDevice};
 use pagetier_ssdcache::Mutation;
+use pagetier_testing::{Fault, FaultEffect, FlushFailure, SimDevice, SimPower};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;

@@ -74,7 +74,8 @@ async fn drop_at_every_await(fixture: &Fixture, space: SpaceId) -> u64 {
 
 #[tokio::test(start_paused = true)]
 async fn an_opening_whose_io_fails_at_any_operation_is_recoverable() {
-    use pagetier_devio::{Fault, FaultEffect, IoOp};
+    use pagetier_devio::IoOp;
+    use pagetier_testing::{Fault, FaultEffect};
     let (fixture, space) = crashed(2).await;
     for op in 0..60 {
         for device in 0..2 {

@@ -2,9 +2,10 @@
 
 use crate::fixture::{Fixture, PAGES, grown, read, write};
 use pagetier::{DrainOptions, Loss, Lsn, PageId, PageStore, SpaceHints, SpaceId, SsdLoss};
-use pagetier_devio::{Fault, FaultEffect, IoOp};
+use pagetier_devio::IoOp;
 use pagetier_page::Header;
 use pagetier_ssdcache::Mutation;
+use pagetier_testing::{Fault, FaultEffect};
 
 /// The number of checkpoints of a life.
 const CHECKPOINTS: u32 = 4;

@@ -4,7 +4,8 @@
 
 use crate::fixture::{Fixture, PAGE, fill, polled, read};
 use pagetier::{Error, PageId, PageStore, SpaceId, device::DeviceErrorKind};
-use pagetier_devio::{Device, SimDevice, SimPower};
+use pagetier_devio::Device;
+use pagetier_testing::{SimDevice, SimPower};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -4,11 +4,13 @@ use crate::changing::{check, known, load};
 use crate::fixture::{Fixture, PAGE, PAGES, expect_all, grown, write, write_all};
 use pagetier::errors::PoolSizeError::TooSmall;
 use pagetier::{
-    Error, PageId, PoolPolicy,
+    Error, PageId,
     errors::{Exhausted, PoolError},
     scrub::ScrubOptions,
 };
-use pagetier_devio::{Fault, FaultEffect, IoOp};
+use pagetier_devio::IoOp;
+use pagetier_rivals::POOL_POLICIES;
+use pagetier_testing::{Fault, FaultEffect};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -19,7 +21,7 @@ const SIZES: [u64; 6] = [200, 48, 320, 53, 68, 44];
 #[tokio::test(start_paused = true)]
 async fn the_pool_is_resized_under_load_and_a_power_cut_at_any_moment_loses_nothing_synced() {
     for seed in 0..22_u64 {
-        let policy = PoolPolicy::ALL[seed as usize % PoolPolicy::ALL.len()];
+        let policy = POOL_POLICIES[seed as usize % POOL_POLICIES.len()];
         let what = format!("seed {seed}, {policy}");
         let fixture = Fixture::new();
         let store = Arc::new(fixture.builder().pool_policy(policy).open().await.unwrap());

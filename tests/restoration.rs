@@ -8,7 +8,8 @@ use pagetier::{
     device::{MemoryDevice, SharedDevice},
     errors::Advice,
 };
-use pagetier_devio::{Fault, FaultEffect, IoBuf, IoBufs, IoClass, IoOp, SimDevice, SimPower};
+use pagetier_devio::{IoBuf, IoBufs, IoClass, IoOp};
+use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;

@@ -4,7 +4,8 @@
 
 use crate::fixture::{self, Fixture, polled, read, write};
 use pagetier::{DrainOptions, PageStore, SpaceId, SsdMode};
-use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SimDevice, SimPower};
+use pagetier_devio::IoOp;
+use pagetier_testing::{Fault, FaultEffect, FlushFailure, SimDevice, SimPower};
 use std::sync::Arc;
 use std::time::Duration;
 

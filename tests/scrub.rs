@@ -6,7 +6,8 @@ use pagetier::{
     errors::{PoolError, TierError},
     scrub::ScrubOptions,
 };
-use pagetier_devio::{Fault, FaultEffect, IoOp};
+use pagetier_devio::IoOp;
+use pagetier_testing::{Fault, FaultEffect};
 use std::time::Duration;
 
 fn fast() -> ScrubOptions {

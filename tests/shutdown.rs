@@ -6,7 +6,8 @@ use pagetier::{
     DrainOptions, Error, LogGate, Loss, Lsn, PageId, PageSize, PageStore, SpaceId, SsdMode,
     scrub::ScrubOptions,
 };
-use pagetier_devio::{Fault, FaultEffect, IoOp, SharedDevice};
+use pagetier_devio::{IoOp, SharedDevice};
+use pagetier_testing::{Fault, FaultEffect};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

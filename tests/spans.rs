@@ -3,7 +3,8 @@
 use crate::TURN;
 use crate::fixture::{Fixture, PAGES, grown, read, write};
 use pagetier::{Location, PageId};
-use pagetier_devio::{Fault, FaultEffect, IoOp};
+use pagetier_devio::IoOp;
+use pagetier_testing::{Fault, FaultEffect};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use tracing::field::{Field, Visit};

@@ -3,7 +3,8 @@
 
 use crate::fixture::{Fixture, PAGE, fill, polled, read};
 use pagetier::{Builder, Error, PageId, PageStore, SpaceId, device::DeviceErrorKind, errors::Advice};
-use pagetier_devio::{Device, Fault, FaultEffect, IoOp, SimDevice, SimPower};
+use pagetier_devio::{Device, IoOp};
+use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower};
 use std::sync::Arc;
 use std::time::Duration;
 

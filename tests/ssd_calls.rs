@@ -3,7 +3,7 @@
 
 use crate::fixture::{self, Fixture, read, write};
 use pagetier::{DrainOptions, Error, PageId, PageStore, SpaceId, SsdMode, SsdState};
-use pagetier_devio::{SimDevice, SimPower};
+use pagetier_testing::{SimDevice, SimPower};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;

@@ -7,7 +7,9 @@ use pagetier::{
     DrainOptions, Error, MemoryManifest, PageId, PageSize, PageStore, SpaceId, SsdMode, SsdPolicy,
     scrub::ScrubOptions,
 };
-use pagetier_devio::{Fault, FaultEffect, IoOp, SharedDevice, SimDevice, SimPower};
+use pagetier_devio::{IoOp, SharedDevice};
+use pagetier_rivals::SSD_POLICIES;
+use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
@@ -114,7 +116,7 @@ async fn life(store: &PageStore, world: &World, rng: &mut SmallRng) {
             ssd.inject(Fault::new(FaultEffect::Eio).on(op).times(1));
         }
         6 | 7 => {
-            let policy = SsdPolicy::ALL[rng.random_range(0..SsdPolicy::ALL.len())];
+            let policy = SSD_POLICIES[rng.random_range(0..SSD_POLICIES.len())];
             drop(store.policies().set_ssd(policy).await);
         }
         8 => drop(store.scrub(ScrubOptions::default().pages_per_second(None)).finished().await),
@@ -170,7 +172,7 @@ async fn one_life(world: &mut World, rng: &mut SmallRng) -> Result<bool, String>
     let power = SimPower::new();
     world.restart(rng, &power);
     if rng.random_bool(0.3) {
-        world.ssd_policy = SsdPolicy::ALL[rng.random_range(0..SsdPolicy::ALL.len() - 1)];
+        world.ssd_policy = SSD_POLICIES[rng.random_range(0..SSD_POLICIES.len() - 1)];
     }
     power.cut_at(rng.random_range(100..3000));
     let store = match world.open().await {
@@ -208,7 +210,7 @@ fn run(seed: u64) -> Result<u32, String> {
             pages: BTreeMap::new(),
             version: 0,
             // All policies except the last, `none`.
-            ssd_policy: SsdPolicy::ALL[seed as usize % (SsdPolicy::ALL.len() - 1)],
+            ssd_policy: SSD_POLICIES[seed as usize % (SSD_POLICIES.len() - 1)],
         };
         let store = world.open().await?;
         let space = store.spaces().create("t").await.map_err(|e| e.to_string())?;

@@ -5,7 +5,8 @@ use pagetier::{
     DrainOptions, Error, Location, Lsn, OpenError, PageId, SsdEvent, SsdMode, SsdState,
     errors::{PoolError, TierError},
 };
-use pagetier_devio::{Fault, FaultEffect, IoOp};
+use pagetier_devio::IoOp;
+use pagetier_testing::{Fault, FaultEffect};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 

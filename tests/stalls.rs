@@ -6,7 +6,8 @@ use pagetier::{
     Error, LogGate, Lsn, PageId, PageStore, SpaceId,
     errors::{Exhausted, PoolError},
 };
-use pagetier_devio::{Fault, FaultEffect, IoOp};
+use pagetier_devio::IoOp;
+use pagetier_testing::{Fault, FaultEffect};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -193,7 +193,7 @@ async fn pages_and_spaces_that_do_not_exist_are_errors() {
 
 #[tokio::test(start_paused = true)]
 async fn a_new_store_measures_its_devices_and_remembers() {
-    use pagetier::device::{DeviceModel, EmulatedClock, EmulatedDevice};
+    use pagetier_testing::{DeviceModel, EmulatedClock, EmulatedDevice};
     use std::time::Duration;
     let devices = Devices::new();
     let emulated = |device: &SharedDevice, model: DeviceModel| -> SharedDevice {

@@ -4,7 +4,8 @@ use crate::fixture::{Fixture, PAGE, POOL_BYTES, RING_PAGES, SSD_PAGES, grown, re
 use pagetier::{
     Builder, DrainOptions, Error, OpenError, PageId, PageSize, PageStore, SpaceId, SsdEvent, SsdMode,
 };
-use pagetier_devio::{Fault, FaultEffect, SharedDevice, SimDevice, SimPower, SimSeat};
+use pagetier_devio::SharedDevice;
+use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower, SimSeat};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};

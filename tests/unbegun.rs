@@ -3,8 +3,9 @@
 
 use crate::fixture::{self, Fixture, PAGES, grown, read, write, write_all};
 use pagetier::{Builder, DrainOptions, Location, PageId, SsdMode};
-use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SimDevice, SimPower};
+use pagetier_devio::IoOp;
 use pagetier_ssdcache::Mutation;
+use pagetier_testing::{Fault, FaultEffect, FlushFailure, SimDevice, SimPower};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -7,8 +7,9 @@ use pagetier::{
     Error, OpenError, PageId, PageSize, PageStore, SpaceId, SsdMode,
     errors::{PoolError, TierError},
 };
-use pagetier_devio::{Fault, FaultEffect, IoOp};
+use pagetier_devio::IoOp;
 use pagetier_ssdcache::{BLOCK_BYTES, JournalSeq, Layout, OpenError as SsdError};
+use pagetier_testing::{Fault, FaultEffect};
 use std::ops::Range;
 
 /// A store with every page at version 2, then half of them at version 3, and at version 4; everything synced,

@@ -3,9 +3,8 @@
 use super::claim::{self, Refused};
 use super::describe::Description;
 use pagetier::Builder;
-use pagetier_devio::{
-    Backend, DeviceModel, DirectIo, EmulatedClock, EmulatedDevice, OpenOptions, Reap, SharedDevice, open_file,
-};
+use pagetier_devio::{Backend, DirectIo, OpenOptions, Reap, SharedDevice, open_file};
+use pagetier_testing::{DeviceModel, EmulatedClock, EmulatedDevice};
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;

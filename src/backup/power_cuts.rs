@@ -15,8 +15,8 @@ use crate::manifest::tail;
 use crate::seam::Seam;
 use crate::tenure::held_dir::HeldDir;
 use pagetier_devio::files::{Access, Directory, create_durably};
-use pagetier_devio::{FileFault, SimFiles, SimPower};
 use pagetier_page::PageSize;
+use pagetier_testing::{FileFault, SimFiles, SimPower};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 

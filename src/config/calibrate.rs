@@ -163,7 +163,8 @@ impl Places {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pagetier_devio::{DeviceModel, EmulatedClock, EmulatedDevice, MemoryDevice};
+    use pagetier_devio::MemoryDevice;
+    use pagetier_testing::{DeviceModel, EmulatedClock, EmulatedDevice};
     use std::sync::Arc;
 
     fn emulated(bytes: u64) -> SharedDevice {

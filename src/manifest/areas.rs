@@ -400,8 +400,9 @@ fn failed(error: DeviceError) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SimDevice, SimPower};
+    use pagetier_devio::IoOp;
     use pagetier_ssdcache::Mutation;
+    use pagetier_testing::{Fault, FaultEffect, FlushFailure, SimDevice, SimPower};
 
     const AREA_BYTES: u64 = 64 << 10;
 

@@ -6,7 +6,7 @@ use super::tail;
 use crate::seam::Seam;
 use crate::tenure::held_dir::HeldDir;
 use pagetier_devio::files::create_durably;
-use pagetier_devio::{FileFault, SimFiles, SimPower};
+use pagetier_testing::{FileFault, SimFiles, SimPower};
 use std::path::Path;
 
 /// The outcomes of each power cut that are looked at.

@@ -87,7 +87,7 @@ impl HddSuperblock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pagetier_devio::{SimDevice, SimPower};
+    use pagetier_testing::{SimDevice, SimPower};
     use std::sync::Arc;
 
     #[test]

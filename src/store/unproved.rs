@@ -73,8 +73,9 @@ mod tests {
     use crate::manifest::slack::Slack;
     use crate::seam::Seam;
     use crate::tenure::lock::ReadLocks;
-    use pagetier_devio::{Claim, Fault, FaultEffect, IoOp, Joint, SharedDevice, SimDevice, SimPower};
+    use pagetier_devio::{Claim, IoOp, Joint, SharedDevice};
     use pagetier_page::PageSize;
+    use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower};
     use std::time::Duration;
     use tokio::runtime::Handle;
 

@@ -102,8 +102,8 @@ impl Policies<'_> {
     /// use pagetier::SsdPolicy;
     ///
     /// let store = builder.ssd_policy("cac").open().await?;
-    /// store.policies().set_ssd("mv-fifo").await?;
-    /// assert_eq!(store.policies().ssd().to_string(), "mv-fifo");
+    /// store.policies().set_ssd("cac").await?;
+    /// assert_eq!(store.policies().ssd().to_string(), "cac");
     /// # Ok(())
     /// # }
     /// ```

@@ -7,7 +7,8 @@ use pagetier::{
     backup::BackupOptions,
     errors::{PoolError, TierError},
 };
-use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SharedDevice, SimDevice, SimPower};
+use pagetier_devio::{IoOp, SharedDevice};
+use pagetier_testing::{Fault, FaultEffect, FlushFailure, SimDevice, SimPower};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -82,6 +83,7 @@ impl Disks {
     }
 
     fn builder(&self, ssd: &Arc<SimDevice>, bytes: u64) -> Builder {
+        pagetier_rivals::register();
         PageStore::builder()
             .in_memory(Arc::clone(&self.manifest))
             .hdd_device(Arc::clone(&self.hdd) as SharedDevice)

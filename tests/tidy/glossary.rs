@@ -31,7 +31,7 @@ const NAMED: [(&str, &str); 11] = [
     ("crates/devio/src/uring_ring.rs", "Ring"),
     ("crates/ghost/src/tiers.rs", "Frame"),
     ("crates/ghost/src/tiers.rs", "Slot"),
-    ("crates/policy/src/placement.rs", "Tier"),
+    ("crates/testing/src/placement.rs", "Tier"),
     ("crates/policy/src/pool/hinted.rs", "Space"),
     ("crates/policy/src/ssd/zone.rs", "Zone"),
     ("crates/ssdcache/src/protocol/slots/slot.rs", "Slot"),

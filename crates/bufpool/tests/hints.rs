@@ -4,7 +4,8 @@ use crate::common::{Memory, page, pool, pool_ahead};
 use pagetier_bufpool::Pool;
 use pagetier_page::{Lsn, PageId, SpaceId};
 use pagetier_policy::pool::Retention;
-use pagetier_policy::{Costs, FramePolicyParams, PoolPolicy};
+use pagetier_policy::{Costs, FramePolicyParams};
+use pagetier_rivals::POOL_POLICIES;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -40,7 +41,7 @@ fn resident(pool: &Pool<Memory>, space: SpaceId) -> usize {
 
 #[tokio::test(start_paused = true)]
 async fn kept_pages_stay_and_pages_that_are_used_once_do_not_displace_others() {
-    for &policy in PoolPolicy::ALL {
+    for &policy in POOL_POLICIES {
         let memory = memory(400);
         let pool = pool(&memory, &policy.to_string(), 64);
         pool.set_retention(OTHER, Retention::KeepInMemory);
@@ -71,7 +72,7 @@ async fn kept_pages_stay_and_pages_that_are_used_once_do_not_displace_others() {
 
 #[tokio::test(start_paused = true)]
 async fn kept_pages_beyond_the_pool_leave_room_to_work_in() {
-    for &policy in PoolPolicy::ALL {
+    for &policy in POOL_POLICIES {
         let memory = memory(200);
         let pool = pool(&memory, &policy.to_string(), 32);
         pool.set_retention(OTHER, Retention::KeepInMemory);
@@ -100,7 +101,7 @@ async fn kept_pages_beyond_the_pool_leave_room_to_work_in() {
 async fn under_load_hints_sizes_and_policies_change_and_no_change_is_lost() {
     const PAGES: u32 = 150;
     let all = [Retention::KeepInMemory, Retention::ScanOnly, Retention::Usual];
-    for (turn, policy) in PoolPolicy::ALL.iter().enumerate() {
+    for (turn, policy) in POOL_POLICIES.iter().enumerate() {
         let memory = memory(PAGES);
         let pool = pool_ahead(&memory, &policy.to_string(), 32, 8);
         let stop = Arc::new(AtomicBool::new(false));
@@ -136,7 +137,7 @@ async fn under_load_hints_sizes_and_policies_change_and_no_change_is_lost() {
                 pool.resize([64, 24, 200, 32][step / 4 % 4]).await.unwrap();
             }
             if step % 5 == 2 {
-                let to = PoolPolicy::ALL[(step + turn) % PoolPolicy::ALL.len()];
+                let to = POOL_POLICIES[(step + turn) % POOL_POLICIES.len()];
                 pool.set_policy(to.build(&FramePolicyParams::new(pool.params().frames, Costs::PAPER)));
             }
             pool.validate().unwrap_or_else(|error| panic!("{policy}, step {step}: {error}"));

@@ -4,10 +4,10 @@ use crate::common::{Memory, page};
 use pagetier_bufpool::{Pool, PoolError, PoolParams};
 use pagetier_devio::IoClass;
 use pagetier_page::{PageId, PageSize};
-use pagetier_policy::rivals::pool::Casa;
 use pagetier_policy::{
     Access, CleanReason, Costs, FrameId, FramePolicy, Location, PolicyChoice, SlotPolicyParams, SsdPolicy,
 };
+use pagetier_rivals::pool::Casa;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

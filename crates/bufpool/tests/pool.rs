@@ -3,10 +3,10 @@
 use crate::common::{Memory, SPACE, page, pool, pool_ahead};
 use pagetier_bufpool::{Pool, PoolError, PoolParams, TierError};
 use pagetier_page::{HEADER_BYTES, Lsn, PageId, PageSize};
-use pagetier_policy::rivals::pool::Casa;
 use pagetier_policy::{
     Access, CleanReason, Costs, FrameId, FramePolicy, FramePolicyParams, Location, PoolPolicy,
 };
+use pagetier_rivals::pool::Casa;
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;

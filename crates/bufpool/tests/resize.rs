@@ -4,6 +4,7 @@ use crate::common::{Memory, page, pool};
 use pagetier_bufpool::{Exhausted, Pool, PoolError, PoolParams};
 use pagetier_page::{Lsn, PageSize};
 use pagetier_policy::{Costs, FramePolicyParams, PoolPolicy};
+use pagetier_rivals::POOL_POLICIES;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -28,7 +29,7 @@ fn frames(pool: &Pool<Memory>) -> usize {
 
 #[tokio::test(start_paused = true)]
 async fn under_load_no_change_is_lost_whatever_sizes_the_pool_takes() {
-    for policy in PoolPolicy::ALL {
+    for policy in POOL_POLICIES {
         let memory = Memory::with_pages(PAGES);
         let pool = pool(&memory, &policy.to_string(), 32);
         let stop = Arc::new(AtomicBool::new(false));

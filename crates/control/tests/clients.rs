@@ -3,7 +3,8 @@
 use crate::world::{Load, Raw, World};
 use pagetier::{DrainOptions, SsdMode};
 use pagetier_control::{Client, Request};
-use pagetier_devio::{Fault, FaultEffect, IoOp};
+use pagetier_devio::IoOp;
+use pagetier_testing::{Fault, FaultEffect};
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 

@@ -2,7 +2,8 @@
 
 use pagetier::{Error, MemoryManifest, PageId, PageSize, PageStore, SpaceId};
 use pagetier_control::{Answer, AskError, Client, Control, Request, listen};
-use pagetier_devio::{SharedDevice, SimDevice, SimPower};
+use pagetier_devio::SharedDevice;
+use pagetier_testing::{SimDevice, SimPower};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -37,6 +38,7 @@ impl World {
 
     /// The same, with devices that take up to `latency`.
     pub(crate) async fn with_latency(latency: Duration) -> Self {
+        pagetier_rivals::register();
         let power = SimPower::new();
         let device = |name, seed| Arc::new(SimDevice::new(name, 0, seed, &power).with_latency(latency));
         let (hdd, ssd, ring) = (device("hdd", 1), device("ssd", 2), device("ring", 3));

@@ -66,9 +66,10 @@ fn until(asked: u64, length: Duration) -> u64 {
 }
 
 impl Claim {
-    /// A claim whose time is tokio's, which tests can pause.
-    #[cfg(any(test, feature = "sim"))]
-    pub(crate) fn in_tokio_time() -> Self {
+    /// A claim whose time is tokio's, which tests can pause: for simulated devices.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn in_tokio_time() -> Self {
         use std::sync::LazyLock;
         use std::time::Instant;
         // In the past: a runtime whose time is paused may have begun before this is first asked.

@@ -41,9 +41,13 @@ impl IoClass {
 
 /// The counter of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Counter {
+pub enum Counter {
+    /// Reads of a class.
     Read(IoClass),
+    /// Writes of a class.
     Write(IoClass),
+    /// Flushes.
     Flush,
+    /// Discards.
     Discard,
 }

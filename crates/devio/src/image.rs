@@ -14,7 +14,7 @@ type Chunk = Option<Arc<[u8; CHUNK]>>;
 /// The bytes of a device. As on a disk, concurrent reads and writes of the same range may see parts of each
 /// other, but within one chunk each is atomic.
 #[derive(Debug, Default)]
-pub(crate) struct Image {
+pub struct Image {
     chunks: RwLock<Vec<Mutex<Chunk>>>,
 }
 
@@ -28,7 +28,7 @@ fn zero_chunk() -> Arc<[u8; CHUNK]> {
 
 impl Image {
     /// Reads `out.len()` bytes from `offset` on; unwritten bytes are zeros.
-    pub(crate) fn read(&self, offset: u64, out: &mut [u8]) {
+    pub fn read(&self, offset: u64, out: &mut [u8]) {
         let chunks = self.chunks.read();
         for_each_chunk(offset, out.len(), |at, within, range| {
             let out = &mut out[range];
@@ -41,7 +41,8 @@ impl Image {
         });
     }
 
-    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) {
+    /// Writes `bytes` from `offset` on.
+    pub fn write(&self, offset: u64, bytes: &[u8]) {
         let last = (offset + bytes.len() as u64).div_ceil(CHUNK as u64) as usize;
         // The table grows to the highest write, not to the device's size: a sparse device of a terabyte
         // stays small.
@@ -62,7 +63,7 @@ impl Image {
     }
 
     /// Makes a range read as zeros, and frees whole chunks.
-    pub(crate) fn discard(&self, offset: u64, len: u64) {
+    pub fn discard(&self, offset: u64, len: u64) {
         let chunks = self.chunks.read();
         // Beyond the table everything reads as zeros already.
         let end = (offset + len).min(chunks.len() as u64 * CHUNK as u64);
@@ -81,7 +82,8 @@ impl Image {
 
     /// A copy that shares unchanged chunks. Under concurrent writes it is consistent per chunk, not as a
     /// whole.
-    pub(crate) fn fork(&self) -> Self {
+    #[must_use]
+    pub fn fork(&self) -> Self {
         let chunks = self.chunks.read().iter().map(|chunk| Mutex::new(chunk.lock().clone())).collect();
         Self { chunks: RwLock::new(chunks) }
     }

@@ -5,13 +5,11 @@
 //! | [`open_file`] | a regular file or block device, over io_uring with direct I/O, or over a pool of threads |
 //! | [`MemoryDevice`] | bytes in memory |
 //! | [`OverlayDevice`] | another device that is never written to: writes stay in memory |
-//! | [`EmulatedDevice`] | another device slowed down by a timing [`DeviceModel`], in real or virtual time |
-//! | [`SimDevice`] | memory with a volatile write cache, power cuts and faults, deterministic by seed |
 //!
-//! [`files`] has the same for files: real ones, and `SimFiles`, which loses what was not synced.
+//! [`files`] has the same for files. The package `pagetier-testing` has devices and files that fail, lose
+//! what was not flushed, or take the time of a disk, and the contract of [`Device`] as a test.
 //!
-//! The crate needs no particular executor, except for [`EmulatedClock::Tokio`] and delays of [`SimDevice`],
-//! which take their time from tokio, and for [`Reap::Reactor`].
+//! The crate needs no particular executor, except for [`Reap::Reactor`].
 
 #[macro_use]
 mod delegate;
@@ -22,9 +20,7 @@ mod changes;
 mod check;
 mod claim;
 mod class;
-pub mod conformance;
 mod device;
-mod emulated;
 mod fence;
 mod file;
 pub mod files;
@@ -43,8 +39,6 @@ mod owner;
 mod queue;
 mod recent;
 mod recorder;
-#[cfg(feature = "sim")]
-mod sim;
 pub mod spans;
 mod spliced;
 mod stats;
@@ -68,7 +62,6 @@ pub use device::{
     Completion, DataSearch, Device, DeviceError, DeviceErrorKind, DoneFuture, IoBufs, IoFuture, IoOp,
     SharedDevice,
 };
-pub use emulated::{DeviceModel, EmulatedClock, EmulatedDevice, VirtualClock};
 pub use fence::Fence;
 pub use histogram::TimeHistogram;
 pub use joint::{Failures, Joint};
@@ -80,10 +73,19 @@ pub use open::{Backend, DirectIo, OpenOptions, Opened, open_file, open_file_at, 
 pub use overlay::{Overlay, OverlayDevice};
 pub use owner::Owner;
 pub use recent::{COST_POINTS, RecentCost, RecentCosts};
-#[cfg(feature = "sim")]
-pub use sim::{
-    Fault, FaultEffect, FileFault, FlushFailure, SimDevice, SimFiles, SimMoment, SimPower, SimSeat,
-};
 pub use spliced::{Spliced, Window};
 pub use stats::{ClassStats, DeviceStats, DirStats, ErrorCounts, RetryCounts};
 pub use uring_reap::Reap;
+
+/// What the devices of `pagetier-testing` are made of. No part of the interface: it may change in any
+/// version.
+#[doc(hidden)]
+pub mod parts {
+    pub use crate::check::{Spot, check, check_range, refused, total_len};
+    pub use crate::class::Counter;
+    pub use crate::image::Image;
+    pub use crate::meter::Meter;
+    pub use crate::queue::rank;
+    pub use crate::recorder::{Recorder, RetryReason};
+    pub use crate::ticket::{Promise, Ticket, ticket};
+}

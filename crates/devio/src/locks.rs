@@ -70,6 +70,8 @@ impl Rank {
     }
 }
 
+#[doc(hidden)]
+pub use check::abort_on_violation;
 pub use check::{CallSite, Violation, apart, flow, observed, waits_for};
 
 use check::Held;
@@ -205,10 +207,13 @@ mod check {
     use std::cell::RefCell;
     use std::fmt;
     use std::future::{Future, poll_fn};
+    use std::io::Write;
     use std::panic::Location;
     use std::pin::pin;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+    static ABORTS: AtomicBool = AtomicBool::new(false);
 
     thread_local! {
         /// The flow that this thread polls.
@@ -305,22 +310,24 @@ mod check {
         wants(rank, CallSite::here());
     }
 
+    /// Lets a violation end the process from now on. Simulated devices ask for it: a panic would end in a
+    /// background task, or be caught, and the test could still pass.
+    pub fn abort_on_violation() {
+        ABORTS.store(true, Ordering::Relaxed);
+    }
+
     fn report(violation: Violation) {
         // A test that provokes a violation must see it instead of ending the process.
         if let Some(observer) = around().find_map(|node| node.observer.clone()) {
             observer.0.lock().push(violation);
             return;
         }
-        // A panic would end in a background task, or be caught: a test could still pass.
-        #[cfg(feature = "sim")]
-        {
-            use std::io::Write;
+        if ABORTS.load(Ordering::Relaxed) {
             let trace = std::backtrace::Backtrace::force_capture();
             // Not `eprintln!`: the test harness would keep it.
             let _ = writeln!(std::io::stderr(), "{violation}\n{trace}");
             std::process::abort();
         }
-        #[cfg(not(feature = "sim"))]
         panic!("{violation}");
     }
 
@@ -412,6 +419,9 @@ mod check {
     /// Checks a wait in debug builds.
     #[inline]
     pub fn waits_for(_rank: Rank) {}
+
+    /// Does nothing in a release build.
+    pub fn abort_on_violation() {}
 
     /// The future itself.
     #[inline]

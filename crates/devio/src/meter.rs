@@ -7,17 +7,22 @@ use crate::{DeviceError, DeviceErrorKind, IoClass, Occupancy};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// See the module.
+/// A device's name, counters and operations in flight.
 #[derive(Debug)]
-pub(crate) struct Meter {
-    pub(crate) name: Arc<str>,
-    pub(crate) recorder: Recorder,
-    pub(crate) occupancy: Occupancy,
+pub struct Meter {
+    /// The device's name.
+    pub name: Arc<str>,
+    /// Its counters.
+    pub recorder: Recorder,
+    /// Its operations in flight.
+    pub occupancy: Occupancy,
     epoch: Instant,
 }
 
 impl Meter {
-    pub(crate) fn new(name: Arc<str>) -> Self {
+    /// The meter of a new device.
+    #[must_use]
+    pub fn new(name: Arc<str>) -> Self {
         Self { name, recorder: Recorder::new(1), occupancy: Occupancy::default(), epoch: Instant::now() }
     }
 
@@ -49,7 +54,7 @@ impl Meter {
     }
 
     /// Counts a failure, and builds its error.
-    pub(crate) fn fail(&self, spot: Spot, kind: DeviceErrorKind) -> DeviceError {
+    pub fn fail(&self, spot: Spot, kind: DeviceErrorKind) -> DeviceError {
         self.recorder.failed(&kind);
         spot.error(&self.name, kind)
     }

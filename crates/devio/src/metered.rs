@@ -31,7 +31,7 @@ pub type RawTransfer = Pin<Box<dyn Future<Output = (IoBufs, Result<(), DeviceErr
 pub type RawDone = Pin<Box<dyn Future<Output = Result<(), DeviceErrorKind>> + Send>>;
 
 /// The methods that a device implementation provides. [`Metered::over`] turns it into a [`Device`];
-/// [`conformance`](crate::conformance) checks it.
+/// `pagetier_testing::conformance::check_device` checks it.
 ///
 /// Offsets, lengths and buffer addresses are multiples of [`RawDevice::alignment`], and ranges lie within
 /// [`RawDevice::size`] and are not empty: [`Metered`] refuses all others. Operations may overlap and may

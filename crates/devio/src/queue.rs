@@ -11,7 +11,8 @@ pub(crate) const RANKS: usize = 3;
 const FAIRNESS: u32 = 4;
 
 /// The rank of a class; 0 is served first.
-pub(crate) const fn rank(class: IoClass) -> usize {
+#[must_use]
+pub const fn rank(class: IoClass) -> usize {
     match class {
         // Rank 0 includes small I/O that other work waits for: writers wait for a map checkpoint, pages going
         // home for the journal. It also includes late write-backs, which relieve the disk by as much as they

@@ -10,10 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Why an attempt was repeated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum RetryReason {
+pub enum RetryReason {
+    /// The kernel asked for it.
     Again,
+    /// A signal.
     Interrupted,
+    /// The kernel gave it up.
     Cancelled,
+    /// A part of the bytes was moved.
     Short,
 }
 
@@ -60,7 +64,7 @@ impl DirCounters {
 
 /// A device's counters.
 #[derive(Default)]
-pub(crate) struct Recorder {
+pub struct Recorder {
     /// Reads and writes of each class, then flushes, then discards.
     dirs: Vec<DirCounters>,
     errors: [AtomicU64; 6],
@@ -73,7 +77,9 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    pub(crate) fn new(servers: u32) -> Self {
+    /// The counters of a new device that serves `servers` operations at once.
+    #[must_use]
+    pub fn new(servers: u32) -> Self {
         Self {
             dirs: (0..IoClass::ALL.len() * 2 + 2).map(|_| DirCounters::new()).collect(),
             servers,
@@ -82,11 +88,13 @@ impl Recorder {
     }
 
     /// See [`Device::track_costs`](crate::Device::track_costs).
-    pub(crate) fn track_costs(&self, points: usize) {
+    pub fn track_costs(&self, points: usize) {
         self.recent.get_or_init(|| Recent::new(points));
     }
 
-    pub(crate) fn recent_costs(&self) -> Option<RecentCosts> {
+    /// See [`Device::recent_costs`](crate::Device::recent_costs).
+    #[must_use]
+    pub fn recent_costs(&self) -> Option<RecentCosts> {
         self.recent.get().map(Recent::costs)
     }
 
@@ -110,7 +118,7 @@ impl Recorder {
     }
 
     /// Counts a successful operation.
-    pub(crate) fn done(&self, counter: Counter, bytes: u64, busy_ns: u64, latency_ns: u64) {
+    pub fn done(&self, counter: Counter, bytes: u64, busy_ns: u64, latency_ns: u64) {
         let at = match counter {
             Counter::Read(class) => class as usize * 2,
             Counter::Write(class) => class as usize * 2 + 1,
@@ -124,7 +132,8 @@ impl Recorder {
         }
     }
 
-    pub(crate) fn failed(&self, kind: &DeviceErrorKind) {
+    /// Counts a failed operation.
+    pub fn failed(&self, kind: &DeviceErrorKind) {
         let at = match kind {
             DeviceErrorKind::Io(_) | DeviceErrorKind::NoThread(_) => 0,
             DeviceErrorKind::NoSpace | DeviceErrorKind::FileSizeLimit { .. } => 1,
@@ -139,11 +148,14 @@ impl Recorder {
         self.errors[at].fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn retried(&self, reason: RetryReason) {
+    /// Counts a repeated attempt.
+    pub fn retried(&self, reason: RetryReason) {
         self.retries[reason as usize].fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn stats(&self) -> DeviceStats {
+    /// See [`Device::stats`](crate::Device::stats).
+    #[must_use]
+    pub fn stats(&self) -> DeviceStats {
         let classes = std::array::from_fn(|i| ClassStats {
             read: self.dirs[i * 2].snapshot(),
             write: self.dirs[i * 2 + 1].snapshot(),

@@ -16,12 +16,14 @@ enum State<T> {
 }
 
 /// The device's half.
-pub(crate) struct Promise<T>(Arc<Mutex<State<T>>>);
+pub struct Promise<T>(Arc<Mutex<State<T>>>);
 
 /// The waiting task's half.
-pub(crate) struct Ticket<T>(Arc<Mutex<State<T>>>);
+pub struct Ticket<T>(Arc<Mutex<State<T>>>);
 
-pub(crate) fn ticket<T>() -> (Promise<T>, Ticket<T>) {
+/// The two halves of one completion.
+#[must_use]
+pub fn ticket<T>() -> (Promise<T>, Ticket<T>) {
     let slot = Arc::new(Mutex::new(State::Waiting(None)));
     (Promise(Arc::clone(&slot)), Ticket(slot))
 }
@@ -30,7 +32,7 @@ impl<T> Promise<T> {
     /// Delivers the result and wakes the waiting task. Catches a panic of its waker, or of the owner of a
     /// leased buffer whose task is gone: the panic is not the device's fault, and the device's thread must go
     /// on.
-    pub(crate) fn complete(self, value: T) {
+    pub fn complete(self, value: T) {
         let caught = catch_unwind(AssertUnwindSafe(|| {
             // The waker is taken out under the lock and woken after it: it may poll at once, which takes
             // the lock.

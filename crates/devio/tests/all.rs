@@ -3,9 +3,8 @@
 
 mod common;
 mod conformance;
-mod emulated;
 mod fence;
+mod joint;
 mod open;
 mod overlay;
-mod sim;
 mod spliced;

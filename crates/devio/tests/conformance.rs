@@ -1,10 +1,10 @@
 //! The conformance suite over every device of the crate, and over one as another crate might implement it.
 
 use crate::common::{self, Subject, arena, bufs_of, every_subject, run};
-use pagetier_devio::conformance::{Growth, check};
 use pagetier_devio::{
     Device, DeviceErrorKind, IoBuf, IoBufs, IoClass, Metered, RawDevice, RawDone, RawTransfer, SharedDevice,
 };
+use pagetier_testing::conformance::{Growth, check_device};
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ fn every_device_conforms() {
         eprintln!("- {}", subject.name);
         assert_eq!(subject.device.backend(), subject.backend);
         let growth = if subject.fixed_size { Growth::Fixed } else { Growth::Grows };
-        run(&subject, check(&subject.device, growth));
+        run(&subject, check_device(&subject.device, growth));
         let stats = subject.device.stats();
         let busy_ns = stats.totals().busy_ns() + stats.flush.busy_ns;
         // Memory and simulated devices take no time; the others do.
@@ -127,7 +127,7 @@ fn a_device_of_another_crate_conforms() {
     common::runtime(false).block_on(async {
         let device: SharedDevice = Arc::new(Metered::over(Remote::new()));
         assert_eq!((device.backend(), device.name(), device.alignment()), ("custom", "remote", 512));
-        check(&device, Growth::Fixed).await;
+        check_device(&device, Growth::Fixed).await;
         let stats = device.stats();
         assert!(stats.busy_ns() > 0, "it takes time");
         assert!(stats.totals().read.mean_latency_ns() >= 300_000, "a read sleeps for 300 us");

@@ -3,10 +3,10 @@
 
 use crate::common::{every_subject, runtime};
 use pagetier_devio::{
-    Backend, Device, DeviceError, DeviceErrorKind, DeviceModel, DeviceStats, DoneFuture, EmulatedClock,
-    EmulatedDevice, Fence, IoBuf, IoBufs, IoClass, IoFuture, Kept, MemoryDevice, Occupancy, Occupied,
-    OpenOptions, SharedDevice, SimDevice, SimPower, SimSeat, open_file,
+    Backend, Device, DeviceError, DeviceErrorKind, DeviceStats, DoneFuture, Fence, IoBuf, IoBufs, IoClass,
+    IoFuture, Kept, MemoryDevice, Occupancy, Occupied, OpenOptions, SharedDevice, open_file,
 };
+use pagetier_testing::{DeviceModel, EmulatedClock, EmulatedDevice, SimDevice, SimPower, SimSeat};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;

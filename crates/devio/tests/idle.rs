@@ -6,10 +6,8 @@
 mod common;
 
 use common::{bufs_of, folder, runtime};
-use pagetier_devio::{
-    Backend, DeviceModel, EmulatedClock, EmulatedDevice, IoClass, MemoryDevice, OpenOptions, SharedDevice,
-    open_file,
-};
+use pagetier_devio::{Backend, IoClass, MemoryDevice, OpenOptions, SharedDevice, open_file};
+use pagetier_testing::{DeviceModel, EmulatedClock, EmulatedDevice};
 use std::sync::Arc;
 use std::time::Duration;
 

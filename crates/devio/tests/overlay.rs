@@ -1,9 +1,9 @@
 //! The overlay, which never writes to its base.
 
-use pagetier_devio::conformance::{self, Growth};
 use pagetier_devio::{
     Device, DeviceErrorKind, IoBuf, IoBufs, IoClass, MemoryDevice, OverlayDevice, SharedDevice,
 };
+use pagetier_testing::conformance::{Growth, check_device};
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
@@ -33,7 +33,7 @@ fn an_overlay_conforms_and_leaves_its_base_alone() {
         let overlay = OverlayDevice::new(Arc::clone(&base) as SharedDevice, 64 * MIB);
         assert_eq!(get(&overlay, 4096, 8192).await, vec![7; 8192]);
         let device: SharedDevice = Arc::new(overlay.clone());
-        conformance::check(&device, Growth::Grows).await;
+        check_device(&device, Growth::Grows).await;
         assert!(base.snapshot() == before, "the base was written to");
         assert_eq!(base.stats().totals().write.ops, 1);
         assert!(overlay.written_bytes() >= 4 * MIB);

@@ -9,6 +9,7 @@ fn p(no: u32) -> PageId {
 }
 
 fn params(pool: u32, ssd: u32, ssd_policy: &str) -> GhostParams {
+    pagetier_rivals::register();
     GhostParams {
         pool_policy: PoolPolicy::Lru,
         ssd_policy: ssd_policy.parse().unwrap(),

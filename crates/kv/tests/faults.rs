@@ -7,8 +7,8 @@ use pagetier::{
     device::{DeviceErrorKind, IoOp},
     errors::{PoolError, TierError},
 };
-use pagetier_devio::{Fault, FaultEffect, SimDevice};
 use pagetier_kv::{Kv, KvError};
+use pagetier_testing::{Fault, FaultEffect, SimDevice};
 use pagetier_wal::{Keep, RecoverError, UnfitLog};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;

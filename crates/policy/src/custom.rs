@@ -3,9 +3,10 @@
 //! A policy is a [`FramePolicy`] or a [`SlotPolicy`]; a factory builds one for each store. To choose it in
 //! code, no more is needed: `PoolPolicy::Custom(&MY_FACTORY)`. To be chosen by name as well, in a
 //! configuration file or on a command line, a factory stands in a [`Catalogue`] that the program registers
-//! when it starts. The policies of [`rivals`](crate::rivals) are found in the same way.
+//! when it starts. The package
+//! `pagetier-rivals` registers those with which the papers compare.
 //!
-//! [`conformance`](crate::conformance) checks a policy against what its callers rely on. A policy that fails
+//! `pagetier_testing::conformance` checks a policy against what its callers rely on. A policy that fails
 //! it costs speed, never data: the pool and the SSD check every answer before they act on it.
 
 use crate::{FramePolicy, FramePolicyParams, SlotPolicy, SlotPolicyParams};

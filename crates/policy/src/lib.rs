@@ -8,12 +8,10 @@
 
 mod choice;
 mod choosing;
-mod collections;
-pub mod conformance;
+#[doc(hidden)]
+pub mod collections;
 pub mod custom;
-mod placement;
 pub mod pool;
-pub mod rivals;
 pub mod ssd;
 mod types;
 mod write_budget;
@@ -23,7 +21,6 @@ pub use choosing::PolicyChoice;
 pub use collections::page_index::PageIndex;
 pub use collections::slot_pages::SlotPages;
 pub use custom::{Catalogue, PoolPolicyFactory, SsdPolicyFactory, register};
-pub use placement::{PageLoad, Placed, Placement, optimal_placement, placed_cost_ms, two_step_placement};
 pub use pool::{CLUSTER_PAGES, CLUSTER_PAGES_MAX, FramePolicy, FramePolicyParams, FrameState};
 pub use ssd::{Cause, GroupStats, PageCounts, SlotPolicy, SlotPolicyParams, SsdSetting, Verdict};
 pub use types::{Access, CleanReason, Costs, FrameId, Location, Millis, PageId, SlotId, SpaceId};

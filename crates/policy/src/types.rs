@@ -64,7 +64,7 @@ impl Costs {
     }
 
     /// The saving of a read from the SSD, in milliseconds: R_D - R_S.
-    pub(crate) fn read_saving_ms(&self) -> f64 {
+    pub fn read_saving_ms(&self) -> f64 {
         self.hdd_read_ms - self.ssd_read_ms
     }
 }

@@ -1,15 +1,10 @@
 //! Every test of this crate that shares a process: linking one binary per file takes longer than the tests.
 
-mod buffer;
 mod cac;
 mod cac_beyond;
 mod cac_model;
-mod clustered;
 mod common;
 mod gd2l;
 mod gd2l_weighted;
 mod hinted;
 mod obligations;
-mod placement;
-mod ssd_rivals;
-mod write_aware;

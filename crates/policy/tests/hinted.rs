@@ -5,6 +5,7 @@ use pagetier_policy::{
     Access, CleanReason, Costs, FrameId, FramePolicy, FramePolicyParams, FrameState, Location, PageId,
     PoolPolicy, SpaceId,
 };
+use pagetier_rivals::POOL_POLICIES;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -32,7 +33,7 @@ fn evicted(pool: &mut HintedPool) -> Vec<u32> {
 
 #[test]
 fn kept_pages_leave_last_and_the_one_used_longest_ago_first() {
-    for &policy in PoolPolicy::ALL {
+    for &policy in POOL_POLICIES {
         let mut pool = hinted(policy, FRAMES);
         pool.set_retention(SpaceId(1), Retention::KeepInMemory, &[]);
         (0..4).for_each(|frame| put(&mut pool, frame, 1));
@@ -47,7 +48,7 @@ fn kept_pages_leave_last_and_the_one_used_longest_ago_first() {
 
 #[test]
 fn kept_pages_leave_a_quarter_of_the_frames_to_others() {
-    for &policy in PoolPolicy::ALL {
+    for &policy in POOL_POLICIES {
         let mut pool = hinted(policy, FRAMES);
         pool.set_retention(SpaceId(1), Retention::KeepInMemory, &[]);
         (0..13).for_each(|frame| put(&mut pool, frame, 1));
@@ -63,7 +64,7 @@ fn kept_pages_leave_a_quarter_of_the_frames_to_others() {
 
 #[test]
 fn scan_only_pages_leave_first_once_they_exceed_their_share_or_their_time() {
-    for &policy in PoolPolicy::ALL {
+    for &policy in POOL_POLICIES {
         let mut pool = hinted(policy, FRAMES);
         pool.set_retention(SpaceId(1), Retention::ScanOnly, &[]);
         (4..10).for_each(|frame| put(&mut pool, frame, 2));
@@ -132,7 +133,7 @@ fn event() -> impl Strategy<Value = Event> {
         3 => (0..12usize, 0..12usize).prop_map(|(d, m)| Event::Clean(d, m)),
         1 => (1..2 * FRAMES).prop_map(Event::Frames),
         3 => (space(), retention()).prop_map(|(s, r)| Event::Retention(s, r)),
-        1 => (0..PoolPolicy::ALL.len()).prop_map(Event::Switch),
+        1 => (0..POOL_POLICIES.len()).prop_map(Event::Switch),
     ]
 }
 
@@ -203,7 +204,7 @@ impl Caller {
             }
             Event::Switch(to) => {
                 let params = FramePolicyParams::new(FRAMES as usize, Costs::PAPER);
-                let mut new = PoolPolicy::ALL[to].build(&params);
+                let mut new = POOL_POLICIES[to].build(&params);
                 pool.inner().first_to_go(&mut |frame| {
                     let (space, dirty) = held[&frame.0];
                     let page = PageId::new(SpaceId(space), frame.0);
@@ -241,7 +242,7 @@ proptest! {
 
     #[test]
     fn every_policy_keeps_its_word_under_hints_that_change(events in prop::collection::vec(event(), 1..200)) {
-        for &policy in PoolPolicy::ALL {
+        for &policy in POOL_POLICIES {
             let pool = hinted(policy, FRAMES);
             let mut caller = Caller { pool, held: BTreeMap::new() };
             for &event in &events {
@@ -253,7 +254,7 @@ proptest! {
 
     #[test]
     fn without_hints_a_policy_is_what_it_was(events in prop::collection::vec(event(), 1..200)) {
-        for &policy in PoolPolicy::ALL {
+        for &policy in POOL_POLICIES {
             let params = FramePolicyParams::new(FRAMES as usize, Costs::PAPER);
             let (mut plain, mut pool) = (policy.build(&params), hinted(policy, FRAMES));
             for &event in &events {

@@ -4,7 +4,7 @@
 //! A process is its own client here: the tests start this program again where another owner is needed.
 
 use pagetier::{PageId, PageStore};
-use pagetier_devio::conformance::{self, Growth};
+use pagetier_testing::conformance::{Growth, check_device};
 use pagetier_devio::{Device, DeviceErrorKind, IoBuf, IoBufs, IoClass, SharedDevice};
 use pagetier_rbd::{Cluster, ConnectOptions, ImageName, ImageOptions, RbdDevice, RbdError};
 use std::io::{BufRead, BufReader, Write};
@@ -118,7 +118,7 @@ async fn it_conforms() {
     let Some(cluster) = cluster().await else { return };
     let name = image(&cluster, "conforms").await;
     let device: SharedDevice = Arc::new(open(&cluster, &name).await.unwrap());
-    conformance::check(&device, Growth::Grows).await;
+    check_device(&device, Growth::Grows).await;
     let grown = device.size();
     drop(device);
     cluster.closed().await;

@@ -6,7 +6,8 @@
 //! writing back dirty pages.
 
 use pagetier_ghost::{Reference, Use};
-use pagetier_policy::{Costs, PageId, PageLoad, Placed, optimal_placement};
+use pagetier_policy::{Costs, PageId};
+use pagetier_testing::placement::{PageLoad, Placed, optimal_placement};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 

@@ -144,6 +144,7 @@ fn tiers(pair: &str) -> Tiers {
 }
 
 fn sized(pair: &str, frames: u32, slots: u32) -> Tiers {
+    pagetier_rivals::register();
     let pair: PolicyPair = pair.parse().unwrap();
     let pool = pair.pool.build(&FramePolicyParams::new(frames as usize, Costs::PAPER));
     let ssd = pair.ssd.build(&SlotPolicyParams::new(Costs::PAPER, slots as usize, frames as usize));

@@ -1,7 +1,7 @@
 //! The command line of `replay`.
 
 use pagetier_policy::{PageId, SpaceId};
-use pagetier_policy::{PoolPolicy, SsdPolicy};
+use pagetier_rivals::{POOL_POLICIES, SSD_POLICIES};
 use pagetier_sim::{Reference, encode};
 use serde_json::Value;
 use std::process::{Command, Output};
@@ -100,7 +100,7 @@ fn all_pairs_see_the_same_references() {
         "all",
     ]);
     let all = all.as_array().unwrap();
-    assert_eq!(all.len(), PoolPolicy::ALL.len() * SsdPolicy::ALL.len());
+    assert_eq!(all.len(), POOL_POLICIES.len() * SSD_POLICIES.len());
     assert!(all.iter().all(|r| r["requests"] == 6400));
     let table = text(&[
         "--zipf",
@@ -185,8 +185,8 @@ fn the_table_tells_what_the_json_does() {
 fn help_names_every_policy() {
     for help in [text(&["--help"]), String::from_utf8(what_if(&["--help"]).stdout).unwrap()] {
         let words: Vec<_> = help.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').collect();
-        let names = PoolPolicy::ALL.iter().map(ToString::to_string);
-        for name in names.chain(SsdPolicy::ALL.iter().map(ToString::to_string)) {
+        let names = POOL_POLICIES.iter().map(ToString::to_string);
+        for name in names.chain(SSD_POLICIES.iter().map(ToString::to_string)) {
             assert!(words.contains(&name.as_str()), "{name}: {help}");
         }
         assert!(words.contains(&"cfdc-75"), "{help}");

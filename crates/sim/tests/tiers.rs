@@ -2,11 +2,13 @@
 //! every pair of policies.
 
 use pagetier_policy::{Costs, FramePolicyParams, PageId, PoolPolicy, SlotPolicyParams, SpaceId, SsdPolicy};
+use pagetier_rivals::{POOL_POLICIES, SSD_POLICIES};
 use pagetier_sim::{Counts, Reference, Source, TierParams, Tiers, Tpcc, Use};
 use proptest::prelude::*;
 
 fn tiers(params: TierParams, pool: &str, ssd: &str) -> Tiers {
     let (frames, slots) = (params.pool_pages as usize, params.ssd_pages as usize);
+    pagetier_rivals::register();
     let pool_params = FramePolicyParams::new(frames, params.costs);
     let cac = SlotPolicyParams {
         outqueue_entries: slots.max(16),
@@ -362,7 +364,8 @@ proptest! {
         zone_share in 0.01..1.0f64,
     ) {
         let params = TierParams { look_ahead, dirty_share_max, zone_share, ..TierParams::new(pool_pages, ssd_pages) };
-        for (pool, ssd) in PoolPolicy::ALL.iter().flat_map(|pool| SsdPolicy::ALL.iter().map(move |ssd| (pool, ssd))) {
+        let with = |pool| SSD_POLICIES.iter().map(move |ssd| (pool, ssd));
+        for (pool, ssd) in POOL_POLICIES.iter().flat_map(with) {
             let (pool, ssd) = (&pool.to_string(), &ssd.to_string());
             let mut t = tiers(params, pool, ssd);
             for &reference in &references {

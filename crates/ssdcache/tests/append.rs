@@ -26,6 +26,7 @@ impl Fixture {
 
     fn recovered(policy: &str, slots: u32, zone: u32, map: &[Option<Entry>]) -> Self {
         let params = SlotParams { slots, zone, reserve: 4, burst: 4, clean_ahead: 2 };
+        pagetier_rivals::register();
         let policy = policy.parse::<SsdPolicy>().unwrap().build(&SlotPolicyParams::new(
             Costs::PAPER,
             slots as usize,

@@ -2,13 +2,14 @@
 
 use crate::common::{LONG, PAGE, formatted, layout, page, params, read, write};
 use pagetier_bufpool::{Tier, TierError};
+use pagetier_devio::IoOp;
 use pagetier_devio::task::Boxed;
-use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SimDevice, SimPower};
 use pagetier_page::{Lsn, PageId, PageSize, SpaceId};
 use pagetier_ssdcache::{
     Flushed, Layout, OpenError, OpenParams, Readmitter, Remember, RememberInMemory, SsdMode, SsdState,
     SsdTier, Superblock, Unproved,
 };
+use pagetier_testing::{Fault, FaultEffect, FlushFailure, SimDevice, SimPower};
 use std::future::ready;
 use std::io;
 use std::sync::Arc;

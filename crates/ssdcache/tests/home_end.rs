@@ -3,10 +3,11 @@
 
 use crate::common::{LONG, PAGE, formatted, image, layout, page, params, read, write};
 use pagetier_bufpool::{Tier, TierError};
-use pagetier_devio::{Fault, FaultEffect, IoOp, SimDevice, SimPower};
+use pagetier_devio::IoOp;
 use pagetier_page::{Lsn, PageSize, SpaceId};
 use pagetier_policy::Location;
 use pagetier_ssdcache::{Layout, OpenParams, SsdMode, SsdState, SsdTier};
+use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};

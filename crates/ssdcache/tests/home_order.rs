@@ -4,12 +4,13 @@
 use crate::common::{LONG, PAGE, formatted, image, layout, page, params, policy, read, write};
 use futures_util::future::join_all;
 use pagetier_bufpool::{Tier, TierError};
-use pagetier_devio::{Device, Fault, FaultEffect, IoClass, IoOp, SimDevice, SimPower};
+use pagetier_devio::{Device, IoClass, IoOp};
 use pagetier_page::{Lsn, PageId, PageSize, SpaceId};
 use pagetier_policy::Location;
 use pagetier_ssdcache::{
     DrainProgress, ExchangeError, Layout, Mutation, NewCacheDevice, OpenParams, SsdMode, SsdState, SsdTier,
 };
+use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower};
 use std::future::ready;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -19,7 +19,8 @@ fn page(no: u32) -> PageId {
 }
 
 fn slots(policy: &str, zone: u32) -> Slots {
-    pagetier_hostile::register();
+    pagetier_testing::hostile::register();
+    pagetier_rivals::register();
     let params = SlotParams { slots: SLOTS, zone, reserve: 4, burst: 4, clean_ahead: 4 };
     let policy = policy.parse::<SsdPolicy>().expect("a policy").build(&SlotPolicyParams::new(
         Costs::PAPER,
@@ -360,7 +361,7 @@ fn whatever_a_policy_answers_the_newest_versions_are_found_and_never_written_ove
 
 #[test]
 fn the_model_passes_the_policies_that_are_not_hostile() {
-    for policy in SsdPolicy::ALL {
+    for policy in pagetier_rivals::SSD_POLICIES {
         let mut world = World::new(7, &policy.to_string());
         for _ in 0..1200 {
             world.step();

@@ -7,9 +7,10 @@
 
 use crate::common::{formatted, layout, params, read, seed, write};
 use pagetier_bufpool::Tier;
-use pagetier_devio::{Fault, FaultEffect, IoOp, SimDevice, SimPower};
+use pagetier_devio::IoOp;
 use pagetier_policy::Location;
 use pagetier_ssdcache::{BLOCK_BYTES, Mutation, OpenError, OpenParams, SsdTier, decode_mark};
+use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower};
 use std::sync::Arc;
 
 /// Pages on the SSD, synced.

@@ -3,10 +3,11 @@
 
 use crate::common::{PAGE, formatted, layout, page, params, write};
 use pagetier_bufpool::Tier;
-use pagetier_devio::{IoBuf, SimDevice, SimPower};
+use pagetier_devio::IoBuf;
 use pagetier_page::{PageId, Stamp};
 use pagetier_policy::{Access, Cause, Location, Millis, SlotId, SlotPolicy, Verdict};
 use pagetier_ssdcache::{Entry, Homes, OpenParams, Plan, SlotParams, Slots, SsdFlush, SsdTier};
+use pagetier_testing::{SimDevice, SimPower};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::sleep;

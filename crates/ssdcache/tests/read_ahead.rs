@@ -2,9 +2,10 @@
 
 use crate::common::{PAGE, formatted, layout, page, params, write};
 use pagetier_bufpool::Tier;
-use pagetier_devio::{IoBuf, SimDevice, SimPower};
+use pagetier_devio::IoBuf;
 use pagetier_policy::Location;
 use pagetier_ssdcache::{OpenParams, SsdMode, SsdTier};
+use pagetier_testing::{SimDevice, SimPower};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -3,10 +3,11 @@
 
 use crate::common::{PAGE, dirty, formatted, image, page, params, read, seed, write};
 use pagetier_bufpool::{Tier, WrittenPage};
-use pagetier_devio::{Device, Fault, FaultEffect, IoBuf, IoBufs, IoClass, IoOp, SimDevice, SimPower};
+use pagetier_devio::{Device, IoBuf, IoBufs, IoClass, IoOp};
 use pagetier_page::{Flags, PageId, PageSize, Stamp};
 use pagetier_policy::{Access, Location};
 use pagetier_ssdcache::{Layout, OpenParams, SsdTier};
+use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::{sleep, timeout};

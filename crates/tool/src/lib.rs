@@ -69,6 +69,7 @@ const STOP_MAX: Duration = Duration::from_secs(2);
 /// Runs the program; `open` opens what is neither a file nor a block device.
 #[must_use]
 pub fn main(open: OpenDevice) -> ExitCode {
+    pagetier_rivals::register();
     let cli = Cli::try_parse().unwrap_or_else(|error| {
         // No options are known then, but a program that asked for JSON reads nothing else.
         if error.use_stderr() && std::env::args_os().any(|option| option == "--json") {

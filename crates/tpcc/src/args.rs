@@ -196,6 +196,7 @@ mod tests {
 
     #[test]
     fn a_list_of_pairs_distinguishes_options_from_policies() {
+        pagetier_rivals::register();
         let names = |list: &str| {
             list.parse().map(|PolicyPairs(pairs)| pairs.iter().map(ToString::to_string).collect::<Vec<_>>())
         };

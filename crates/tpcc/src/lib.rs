@@ -19,7 +19,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use command::cli::{Cli, Time};
 use pagetier::device::SharedDevice;
-use pagetier_devio::VirtualClock;
+use pagetier_testing::VirtualClock;
 use run::report::{self, End};
 use run::runtime::runtime;
 use run::session::{Session, SessionError};
@@ -32,6 +32,8 @@ pub type OpenDevice = fn(&str, u64) -> Result<SharedDevice, Box<dyn std::error::
 /// The program `tpcc_lite`: parses the command line, runs, reports.
 #[must_use]
 pub fn main(open: OpenDevice) -> ExitCode {
+    // Before the command line is read: it and its help name policies.
+    pagetier_rivals::register();
     let cli = Cli::parse();
     cli.log.install();
     if let Err(why) = cli.check() {

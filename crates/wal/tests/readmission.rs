@@ -4,7 +4,8 @@
 use pagetier::device::SharedDevice;
 use pagetier::errors::Advice;
 use pagetier::{Builder, Error, Location, MemoryManifest, PageId, PageStore, SpaceId};
-use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SimDevice, SimPower};
+use pagetier_devio::IoOp;
+use pagetier_testing::{Fault, FaultEffect, FlushFailure, SimDevice, SimPower};
 use pagetier_wal::{Keep, LoggedStore, MiniTx, Wal, WalOptions};
 use std::sync::Arc;
 use std::time::Duration;

@@ -3,7 +3,8 @@
 
 use pagetier::device::SharedDevice;
 use pagetier::{Builder, PageId, PageMut, PageSize, PageStore, SpaceId, pool_bytes_for};
-use pagetier_devio::{Device, SimDevice, SimPower, SimSeat};
+use pagetier_devio::Device;
+use pagetier_testing::{SimDevice, SimPower, SimSeat};
 use pagetier_wal::{Keep, LoggedStore, Wal, WalError, WalOptions};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

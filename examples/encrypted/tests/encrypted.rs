@@ -1,9 +1,10 @@
 //! The encrypting device conforms, hides what it stores, and serves a store through power cuts.
 
-use pagetier::device::{Device, MemoryDevice, SharedDevice, conformance};
+use pagetier::device::{Device, MemoryDevice, SharedDevice};
 use pagetier::{Lsn, MemoryManifest, PageId, PageSize, PageStore, SpaceId};
-use pagetier_devio::{SimDevice, SimPower};
 use pagetier_example_encrypted::{BadKey, KEY_BYTES, encrypted};
+use pagetier_testing::conformance::{Growth, check_device};
+use pagetier_testing::{SimDevice, SimPower};
 use std::sync::Arc;
 
 fn key(seed: u8) -> Vec<u8> {
@@ -13,7 +14,7 @@ fn key(seed: u8) -> Vec<u8> {
 #[tokio::test]
 async fn it_conforms_to_the_contract_of_devices() {
     let base: SharedDevice = Arc::new(MemoryDevice::new("base", 8 << 20));
-    conformance::check(&encrypted(base, &key(1)).unwrap(), conformance::Growth::Grows).await;
+    check_device(&encrypted(base, &key(1)).unwrap(), Growth::Grows).await;
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The file against a model, with crashes; a killed redb, of whose commits none is lost.
 
 use pagetier::{Builder, MemoryManifest, PageSize, PageStore, blocking};
-use pagetier_devio::{SimDevice, SimPower};
+use pagetier_testing::{SimDevice, SimPower};
 use pagetier_example_redb::file::File;
 use pagetier_example_redb::kills::killed;
 use rand::rngs::SmallRng;

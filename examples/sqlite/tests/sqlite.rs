@@ -1,7 +1,7 @@
 //! SQLite in a store beside SQLite in memory; after kills, power cuts and on a full disk.
 
 use pagetier::{MemoryManifest, PageStore, blocking, device::MemoryDevice};
-use pagetier_devio::{SimDevice, SimPower};
+use pagetier_testing::{SimDevice, SimPower};
 use pagetier_example_redb::kills::{killed, rounds};
 use pagetier_example_sqlite::vfs::{Journals, Registered, register};
 use rand::rngs::SmallRng;

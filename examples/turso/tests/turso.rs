@@ -1,7 +1,7 @@
 //! turso in a store: after crashes and kills, and on a full disk.
 
 use pagetier::{PageSize, PageStore, blocking, device::MemoryDevice};
-use pagetier_devio::{SimDevice, SimPower};
+use pagetier_testing::{SimDevice, SimPower};
 use pagetier_example_redb::kills::killed;
 use pagetier_example_turso::Spaces;
 use rand::rngs::SmallRng;

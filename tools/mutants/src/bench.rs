@@ -15,9 +15,10 @@ use std::time::{Duration, Instant};
 const UNMUTATED_MAX: Duration = Duration::from_secs(1800);
 /// The integration tests that test one crate, and its sources. They belong to the package `pagetier-tests`,
 /// except the first.
-const TESTS_OF_CRATES: [(&str, &str); 4] = [
+const TESTS_OF_CRATES: [(&str, &str); 5] = [
     ("fixture", "crates/page/src"),
     ("devio", "crates/devio/src"),
+    ("testing", "crates/devio/src"),
     ("bufpool", "crates/bufpool/src"),
     ("ssdcache", "crates/ssdcache/src"),
 ];

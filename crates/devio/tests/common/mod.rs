@@ -1,9 +1,9 @@
 //! The devices under test, and helpers that tests share.
 
 use pagetier_devio::{
-    Backend, DeviceModel, DirectIo, EmulatedClock, EmulatedDevice, IoBuf, IoBufs, MemoryDevice, OpenOptions,
-    Reap, SharedDevice, SimDevice, SimPower, VirtualClock, open_file,
+    Backend, DirectIo, IoBuf, IoBufs, MemoryDevice, OpenOptions, Reap, SharedDevice, open_file,
 };
+use pagetier_testing::{DeviceModel, EmulatedClock, EmulatedDevice, SimDevice, SimPower, VirtualClock};
 use std::future::Future;
 use std::mem::ManuallyDrop;
 use std::path::Path;

@@ -87,6 +87,8 @@ async fn asked_to_stop() {
 /// Runs the program; `open` opens what is neither a file nor a block device.
 #[must_use]
 pub fn main(open: OpenDevice) -> ExitCode {
+    // An operator may choose them by name, over the control socket.
+    pagetier_rivals::register();
     let cli = Cli::parse();
     cli.log.install();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {

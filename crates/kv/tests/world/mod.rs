@@ -3,8 +3,8 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use pagetier::{Builder, MemoryManifest, PageSize, PageStore, device::SharedDevice};
-use pagetier_devio::{SimDevice, SimPower};
 use pagetier_kv::{Kv, KvError};
+use pagetier_testing::{SimDevice, SimPower};
 use pagetier_wal::{Keep, Media, Wal, WalOptions};
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;

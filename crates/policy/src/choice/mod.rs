@@ -7,8 +7,6 @@ mod ssd;
 pub use pool::PoolPolicy;
 pub use ssd::SsdPolicy;
 
-use crate::custom::{Catalogue, registered};
-use crate::rivals;
 use std::convert::Infallible;
 use std::error::Error;
 use std::fmt;
@@ -36,11 +34,6 @@ impl From<Infallible> for UnknownPolicy {
     fn from(never: Infallible) -> Self {
         match never {}
     }
-}
-
-/// The catalogues by precedence: the rivals, then what the program registered.
-pub(crate) fn catalogues() -> Vec<&'static Catalogue> {
-    std::iter::once(&rivals::CATALOGUE).chain(registered()).collect()
 }
 
 /// Splits `name:part,part` into the name and the options, in lower case.
@@ -89,7 +82,7 @@ macro_rules! by_name {
                     // A registered policy sees the whole text: what stands behind a colon is its own.
                     None => {
                         let whole = text.trim().to_ascii_lowercase();
-                        let mut catalogues = crate::choice::catalogues().into_iter();
+                        let mut catalogues = crate::custom::registered().into_iter();
                         catalogues.find_map(|catalogue| (catalogue.$find)(&whole)).map(Self::Custom)
                     }
                 };

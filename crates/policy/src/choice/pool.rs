@@ -5,11 +5,13 @@ use crate::PoolPolicyFactory;
 use crate::pool::{
     AdaptivePool, FramePolicy, FramePolicyParams, Gd2l, Gd2lOptions, Gd2lWeighted, Lru, MidpointLru,
 };
-use crate::rivals::{RivalPool, WindowPercent};
 use std::fmt;
 
-/// The policy that replaces the pool's pages. It converts to and from names such as `auto`, `gd2l`,
-/// `gd2l:frequency` and `cfdc-75` (`Display`, case-insensitive `FromStr`, serde).
+/// The policy that replaces the pool's pages. It converts to and from names such as `auto`, `gd2l` and
+/// `gd2l:frequency` (`Display`, case-insensitive `FromStr`, serde).
+///
+/// The policies with which the papers compare, such as CFLRU and CFDC, are in the package `pagetier-rivals`:
+/// after `pagetier_rivals::register()` they are found by name as well.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum PoolPolicy {
@@ -22,7 +24,7 @@ pub enum PoolPolicy {
     Lru,
     /// `midpoint-lru`: LRU with InnoDB's midpoint for prefetched pages, the paper's "LRU".
     MidpointLru,
-    /// Any other: one of [`RivalPool`], with which the papers compare, or one of your own.
+    /// Any other: one of `pagetier-rivals`, or one of your own.
     Custom(&'static dyn PoolPolicyFactory),
 }
 
@@ -30,20 +32,8 @@ const FREQUENCY: &str = "frequency";
 const WRITE_BACK: &str = "write-back";
 
 impl PoolPolicy {
-    /// Every policy, the default first, each with the options that its bare name implies.
-    pub const ALL: &[Self] = &[
-        Self::Auto,
-        Self::Gd2l(Gd2lOptions::PAPER),
-        Self::Lru,
-        Self::MidpointLru,
-        Self::Custom(&RivalPool::Cflru(WindowPercent::DEFAULT)),
-        Self::Custom(&RivalPool::LruWsr),
-        Self::Custom(&RivalPool::CcfLru),
-        Self::Custom(&RivalPool::Ref(WindowPercent::DEFAULT)),
-        Self::Custom(&RivalPool::Cfdc(WindowPercent::DEFAULT)),
-        Self::Custom(&RivalPool::Casa),
-        Self::Custom(&RivalPool::Sawc),
-    ];
+    /// Every policy of this crate, the default first, each with the options that its bare name implies.
+    pub const ALL: &[Self] = &[Self::Auto, Self::Gd2l(Gd2lOptions::PAPER), Self::Lru, Self::MidpointLru];
 
     /// The names of `gd2l`'s options.
     pub const PARTS: &[&str] = &[FREQUENCY, WRITE_BACK];
@@ -65,11 +55,7 @@ impl PoolPolicy {
     /// Returns the known names, for messages.
     #[must_use]
     pub fn known() -> String {
-        format!(
-            "{}; gd2l with options, as in gd2l:{FREQUENCY},{WRITE_BACK}; cflru, ref and cfdc with their window in per \
-             cent of the pool, as in cfdc-75",
-            Self::names().join(", ")
-        )
+        format!("{}; gd2l with options, as in gd2l:{FREQUENCY},{WRITE_BACK}", Self::names().join(", "))
     }
 
     /// Returns this policy with the option `name` enabled, if it has that option.
@@ -119,10 +105,9 @@ mod tests {
             assert_eq!((read(&name), read(&name.to_uppercase())), (Some(*policy), Some(*policy)), "{name}");
             assert!(PoolPolicy::known().contains(&name), "{name}");
         }
-        for text in ["gd2l:frequency", "gd2l:frequency,write-back", "cfdc-75", "cflru-1", "ref-100"] {
+        for text in ["gd2l:frequency", "gd2l:frequency,write-back"] {
             assert_eq!(read(text).map(|policy| policy.to_string()).as_deref(), Some(text));
         }
-        assert_eq!(read("cfdc-50"), read("cfdc"));
     }
 
     #[test]
@@ -130,13 +115,8 @@ mod tests {
         let bad = [
             "",
             "mru",
-            "cflru-0",
-            "cflru-101",
-            "cflru-",
-            "cflru-75-75",
             "lru-50",
             "-50",
-            "ref-+x",
             "gd2l:",
             "gd2l:x",
             "lru:frequency",

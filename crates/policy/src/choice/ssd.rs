@@ -2,12 +2,14 @@
 
 use super::{by_name, write_options};
 use crate::SsdPolicyFactory;
-use crate::rivals::RivalSsd;
 use crate::ssd::{Adaptive, Ageing, Alpha, Cac, CacOptions, NoSsd, SlotPolicy, SlotPolicyParams, SsdSetting};
 use std::fmt;
 
 /// The policy that decides which pages the SSD holds. It converts to and from names such as `auto`, `cac`,
 /// `cac:ageing,sketch` and `none` (`Display`, case-insensitive `FromStr`, serde).
+///
+/// The policies with which the papers compare, such as LRU2, TAC and MV-FIFO, are in the package
+/// `pagetier-rivals`: after `pagetier_rivals::register()` they are found by name as well.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum SsdPolicy {
@@ -20,23 +22,14 @@ pub enum SsdPolicy {
     Cac(CacOptions),
     /// `none`: nothing is admitted.
     None,
-    /// Any other: one of [`RivalSsd`], with which the papers compare, or one of your own.
+    /// Any other: one of `pagetier-rivals`, or one of your own.
     Custom(&'static dyn SsdPolicyFactory),
 }
 
 impl SsdPolicy {
-    /// Every policy, the default first, each with the options that its bare name implies.
-    pub const ALL: &[Self] = &[
-        Self::Auto,
-        Self::Cac(CacOptions::CAC),
-        Self::Cac(CacOptions::CC),
-        Self::Custom(&RivalSsd::Lru2),
-        Self::Custom(&RivalSsd::Tac),
-        Self::Custom(&RivalSsd::MvFifo),
-        Self::Custom(&RivalSsd::MvFifoGsc),
-        Self::Custom(&RivalSsd::Doublewrite),
-        Self::None,
-    ];
+    /// Every policy of this crate, the default first and [`SsdPolicy::None`] last, each with the options that
+    /// its bare name implies.
+    pub const ALL: &[Self] = &[Self::Auto, Self::Cac(CacOptions::CAC), Self::Cac(CacOptions::CC), Self::None];
 
     /// The names of the options of `cac` and `cc`. `ageing=N` halves the counts every N accesses per slot.
     pub const PARTS: &[&str] = &["ageing", "sketch", "strict-zone"];
@@ -157,11 +150,11 @@ mod tests {
             "cac:ageing=0",
             "cac:ageing=",
             "cac:sketch=1",
-            "lru2:sketch",
+            "none:sketch",
             "auto:sketch",
         ] {
             let error = text.parse::<SsdPolicy>().expect_err(text).to_string();
-            assert!(error.contains("unknown SSD policy") && error.contains("mv-fifo-gsc"), "{error}");
+            assert!(error.contains("unknown SSD policy") && error.contains("cac, cc, none"), "{error}");
         }
     }
 

@@ -4,7 +4,7 @@ use super::links::NIL;
 
 /// The links of all frames: a frame is in at most one of the chains over them.
 #[derive(Debug, Default)]
-pub(crate) struct ChainLinks(Vec<Node>);
+pub struct ChainLinks(Vec<Node>);
 
 #[derive(Clone, Copy, Debug)]
 struct Node {
@@ -14,11 +14,11 @@ struct Node {
 
 impl ChainLinks {
     /// For frames below `frames`; grows when a higher one comes.
-    pub(crate) fn with_capacity(frames: usize) -> Self {
+    pub fn with_capacity(frames: usize) -> Self {
         Self(Vec::with_capacity(frames))
     }
 
-    pub(crate) fn memory_bytes(&self) -> usize {
+    pub fn memory_bytes(&self) -> usize {
         self.0.capacity() * size_of::<Node>()
     }
 
@@ -33,20 +33,20 @@ impl ChainLinks {
 
 /// A list of frames, in the order in which they were put in. The caller knows which chain a frame is in.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Chain {
+pub struct Chain {
     first: u32,
     last: u32,
     len: usize,
 }
 
 impl Chain {
-    pub(crate) const EMPTY: Self = Self { first: NIL, last: NIL, len: 0 };
+    pub const EMPTY: Self = Self { first: NIL, last: NIL, len: 0 };
 
-    pub(crate) const fn len(&self) -> usize {
+    pub const fn len(&self) -> usize {
         self.len
     }
 
-    pub(crate) fn put_last(&mut self, links: &mut ChainLinks, frame: u32) {
+    pub fn put_last(&mut self, links: &mut ChainLinks, frame: u32) {
         *links.node(frame) = Node { before: self.last, after: NIL };
         // An empty chain's first is its last.
         match self.last {
@@ -58,7 +58,7 @@ impl Chain {
     }
 
     /// Takes `frame` out, which must be in this chain.
-    pub(crate) fn take_out(&mut self, links: &mut ChainLinks, frame: u32) {
+    pub fn take_out(&mut self, links: &mut ChainLinks, frame: u32) {
         let Node { before, after } = *links.node(frame);
         match before {
             NIL => self.first = after,
@@ -72,13 +72,13 @@ impl Chain {
     }
 
     /// Moves `frame`, which must be in this chain, to its end.
-    pub(crate) fn move_last(&mut self, links: &mut ChainLinks, frame: u32) {
+    pub fn move_last(&mut self, links: &mut ChainLinks, frame: u32) {
         self.take_out(links, frame);
         self.put_last(links, frame);
     }
 
     /// The frames, the first first.
-    pub(crate) fn iter<'a>(&self, links: &'a ChainLinks) -> impl Iterator<Item = u32> + use<'a> {
+    pub fn iter<'a>(&self, links: &'a ChainLinks) -> impl Iterator<Item = u32> + use<'a> {
         let next = |frame: &u32| links.0.get(*frame as usize).map(|node| node.after).filter(|f| *f != NIL);
         std::iter::successors(Some(self.first).filter(|frame| *frame != NIL), next)
     }

@@ -6,15 +6,15 @@
 //! moves at most two steps and everything is O(1).
 
 /// No frame.
-pub(crate) const NIL: u32 = u32::MAX;
+pub const NIL: u32 = u32::MAX;
 
 /// One of the queues over the same links; up to 62.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct QueueNo(pub(crate) u8);
+pub struct QueueNo(pub u8);
 
 impl QueueNo {
     /// As an index.
-    pub(crate) const fn at(self) -> usize {
+    pub const fn at(self) -> usize {
         self.0 as usize
     }
 }

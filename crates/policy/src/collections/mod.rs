@@ -1,4 +1,5 @@
-//! Data structures that several policies share.
+//! Data structures that several policies share, those of `pagetier-rivals` among them. No part of the
+//! interface: they may change in any version.
 
 pub(crate) mod chains;
 pub(crate) mod links;
@@ -7,5 +8,8 @@ pub(crate) mod queues;
 pub(crate) mod sketch;
 pub(crate) mod slot_pages;
 pub(crate) mod slot_set;
-pub(crate) mod slot_table;
-pub(crate) mod tournament;
+
+pub use chains::{Chain, ChainLinks};
+pub use links::{NIL, QueueNo};
+pub use queues::Queues;
+pub use slot_set::SlotSet;

@@ -4,12 +4,12 @@ use crate::SlotId;
 
 /// One bit per slot.
 #[derive(Debug, Default)]
-pub(crate) struct SlotSet {
+pub struct SlotSet {
     words: Vec<u64>,
 }
 
 impl SlotSet {
-    pub(crate) fn set(&mut self, slot: SlotId, member: bool) {
+    pub fn set(&mut self, slot: SlotId, member: bool) {
         let word = slot.at() / 64;
         if word >= self.words.len() {
             // What an absent word means: nothing to record.
@@ -26,21 +26,21 @@ impl SlotSet {
         }
     }
 
-    pub(crate) fn contains(&self, slot: SlotId) -> bool {
+    pub fn contains(&self, slot: SlotId) -> bool {
         self.words.get(slot.at() / 64).is_some_and(|word| word >> (slot.at() % 64) & 1 != 0)
     }
 
     /// Removes all slots.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.words.fill(0);
     }
 
     /// Counts the slots.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    pub(crate) fn memory_bytes(&self) -> usize {
+    pub fn memory_bytes(&self) -> usize {
         self.words.capacity() * size_of::<u64>()
     }
 }

@@ -36,7 +36,7 @@ pub const LOOK_FACTOR: usize = 16;
 
 /// How much further [`FramePolicy::clean_set`] looks.
 #[derive(Debug)]
-pub(crate) struct LookAhead {
+pub struct LookAhead {
     /// Clean or dirty frames still to find.
     to_see: usize,
     /// The maximum number of frames still to examine.
@@ -44,16 +44,20 @@ pub(crate) struct LookAhead {
 }
 
 impl LookAhead {
-    pub(crate) const fn new(depth: usize) -> Self {
+    /// For a walk that is to see `depth` frames.
+    #[must_use]
+    pub const fn new(depth: usize) -> Self {
         Self { to_see: depth, to_look_at: depth.saturating_mul(LOOK_FACTOR) }
     }
 
-    pub(crate) const fn is_over(&self) -> bool {
+    /// Whether the walk has seen enough.
+    #[must_use]
+    pub const fn is_over(&self) -> bool {
         self.to_see == 0 || self.to_look_at == 0
     }
 
     /// Records that a frame in `state` was examined.
-    pub(crate) fn note(&mut self, state: FrameState) {
+    pub fn note(&mut self, state: FrameState) {
         self.to_look_at = self.to_look_at.saturating_sub(1);
         // A busy frame cannot be written now, and is likely being written: it is no victim to prepare.
         self.to_see = self.to_see.saturating_sub(usize::from(state != FrameState::Busy));

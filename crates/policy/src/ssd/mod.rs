@@ -11,20 +11,22 @@ mod groups;
 mod no_ssd;
 mod page_stats;
 mod tracked;
-pub(crate) mod zone;
+mod zone;
 
 pub use adaptive::{Adaptive, SsdSetting};
 pub use ageing::Ageing;
 pub use cac::{Alpha, Cac, CacOptions, SlotPolicyParams};
 pub use groups::Dropped;
 pub use no_ssd::NoSsd;
+#[doc(hidden)]
+pub use zone::Zone;
 
 use crate::{Access, Costs, Location, Millis, PageId, PolicyChoice, SlotId, SlotPages};
 use std::sync::Arc;
 
 /// The maximum number of candidates that one decision examines to find a usable one. The store cleans the
 /// lowest ahead of time ([`SlotPolicy::next_victims`]), so that usable ones come first.
-pub(crate) const LOOK_MAX: usize = 256;
+pub const LOOK_MAX: usize = 256;
 
 /// Why a page is being considered for the SSD.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -76,7 +76,7 @@ impl fmt::Debug for Entry {
 
 /// The slots that may be evicted until the next zone.
 #[derive(Debug)]
-pub(crate) struct Zone {
+pub struct Zone {
     /// An entry of each candidate, and outdated ones.
     heap: BinaryHeap<Reverse<Entry>>,
     candidates: SlotSet,
@@ -98,7 +98,9 @@ pub(crate) struct Zone {
 }
 
 impl Zone {
-    pub(crate) fn new() -> Self {
+    /// Creates a zone without candidates.
+    #[must_use]
+    pub fn new() -> Self {
         Self {
             heap: BinaryHeap::new(),
             candidates: SlotSet::default(),
@@ -125,12 +127,7 @@ impl Zone {
 
     /// Makes the `k` lowest of `slots` the only candidates and appends them to `out`, lowest first. O(n + k
     /// log k).
-    pub(crate) fn start(
-        &mut self,
-        k: usize,
-        slots: impl Iterator<Item = (SlotId, f64)>,
-        out: &mut Vec<SlotId>,
-    ) {
+    pub fn start(&mut self, k: usize, slots: impl Iterator<Item = (SlotId, f64)>, out: &mut Vec<SlotId>) {
         // What is left of the last zone stays on the SSD; the new zone may choose it again.
         self.clear();
         self.ceiling = f64::INFINITY;
@@ -175,7 +172,7 @@ impl Zone {
     }
 
     /// Sets the benefit of the page in `slot`, if the slot is a candidate.
-    pub(crate) fn update(&mut self, slot: SlotId, benefit: f64) {
+    pub fn update(&mut self, slot: SlotId, benefit: f64) {
         let entry = Entry::new(slot, benefit);
         if !self.contains(slot) || self.updated.insert(slot, entry) == Some(entry) {
             return;
@@ -187,7 +184,7 @@ impl Zone {
     }
 
     /// Removes `slot` from the candidates.
-    pub(crate) fn remove(&mut self, slot: SlotId) {
+    pub fn remove(&mut self, slot: SlotId) {
         if self.contains(slot) {
             self.candidates.set(slot, false);
             self.updated.remove(&slot);
@@ -249,7 +246,7 @@ impl Zone {
 
     /// Takes a decision: returns the candidate of lowest benefit that `usable` accepts, if that benefit is
     /// below `benefit`.
-    pub(crate) fn decide(
+    pub fn decide(
         &mut self,
         benefit: f64,
         now: impl Fn(SlotId) -> f64,
@@ -269,7 +266,7 @@ impl Zone {
     }
 
     /// Appends the up to `n` candidates of lowest benefit to `out`, lowest first.
-    pub(crate) fn next_victims(&mut self, n: usize, now: impl Fn(SlotId) -> f64, out: &mut Vec<SlotId>) {
+    pub fn next_victims(&mut self, n: usize, now: impl Fn(SlotId) -> f64, out: &mut Vec<SlotId>) {
         if n > 0 {
             self.lowest(n, now, |slot, _| {
                 out.push(slot);
@@ -341,7 +338,7 @@ impl Zone {
     }
 
     /// Removes all candidates, until the next zone starts.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.heap = BinaryHeap::new();
         self.candidates.clear();
         self.len = 0;
@@ -349,7 +346,7 @@ impl Zone {
     }
 
     /// Adapts the zone to a change of costs: benefits scale approximately with the saving of a read.
-    pub(crate) fn reprice(&mut self, before: &Costs, after: &Costs, now: impl Fn(SlotId) -> f64) {
+    pub fn reprice(&mut self, before: &Costs, after: &Costs, now: impl Fn(SlotId) -> f64) {
         self.scale(after.read_saving_ms() / before.read_saving_ms(), now);
     }
 
@@ -373,14 +370,16 @@ impl Zone {
         self.heap = BinaryHeap::from(all);
     }
 
-    pub(crate) fn memory_bytes(&self) -> usize {
+    /// The memory of the zone, in bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
         (self.heap.capacity() + self.aside.capacity()) * size_of::<Entry>()
             + self.candidates.memory_bytes()
             + self.updated.capacity() * (size_of::<(SlotId, Entry)>() + 1)
     }
 
     /// Recounts the candidates and their entries, and checks that every candidate is `occupied`.
-    pub(crate) fn validate(&self, occupied: impl Fn(SlotId) -> bool) -> Result<(), String> {
+    pub fn validate(&self, occupied: impl Fn(SlotId) -> bool) -> Result<(), String> {
         let mut filed: Vec<Entry> = self.heap.iter().map(|Reverse(entry)| *entry).collect();
         filed.retain(|entry| {
             let slot = entry.slot();

@@ -168,6 +168,7 @@ struct Report {
 }
 
 fn main() -> ExitCode {
+    pagetier_rivals::register();
     let args = Args::parse();
     let mut probe = Plan::from_seed(0);
     if let Some(error) = args.with.iter().find_map(|part| probe.set(part).err()) {

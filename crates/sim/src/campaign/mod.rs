@@ -1,7 +1,7 @@
 //! The seeded fault campaign: whole stores on simulated devices in virtual time, crashed at the boundaries of
 //! their I/O; after each crash every page must read as a version that the contract allows.
 //!
-//! One life of a store yields many crashes. The campaign keeps a [`SimMoment`](pagetier_devio::SimMoment) of
+//! One life of a store yields many crashes. The campaign keeps a [moment](pagetier_testing::SimMoment) of
 //! both devices with the manifest and the model, and recovers it later, any number of times, while the life
 //! continues undisturbed. The seed determines everything.
 //!

@@ -3,9 +3,10 @@
 
 use crate::campaign::contract::content::{fill, version_in};
 use pagetier::{Error, MemoryManifest, OpenError, PageId, PageMut, PageSize, PageStore, SpaceId};
-use pagetier_devio::{Device, IoBuf, IoBufs, IoClass, SharedDevice, SimDevice, SimPower};
+use pagetier_devio::{Device, IoBuf, IoBufs, IoClass, SharedDevice};
 use pagetier_page::StoreSeed;
 use pagetier_ssdcache::{BLOCK_BYTES, Found, Layout, identify};
+use pagetier_testing::{SimDevice, SimPower};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::{Arc, LazyLock};

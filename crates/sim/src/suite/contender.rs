@@ -80,6 +80,7 @@ impl FromStr for Contender {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        pagetier_rivals::register();
         let Some((pool, ssd)) = text.split_once('+') else {
             return Err(format!("{text:?} is not a pair of policies, POOL+SSD, such as gd2l+cac"));
         };

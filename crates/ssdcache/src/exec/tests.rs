@@ -14,11 +14,10 @@ use crate::protocol::slots::Located;
 use crate::remember::Unproved;
 use common::{LONG, dirty, formatted, image, layout, page, params, seed};
 use pagetier_bufpool::{TierError, WrittenPage};
-use pagetier_devio::{
-    DeviceError, DeviceErrorKind, Fault, FaultEffect, IoClass, IoOp, SharedDevice, SimDevice, SimPower,
-};
+use pagetier_devio::{DeviceError, DeviceErrorKind, IoClass, IoOp, SharedDevice};
 use pagetier_page::{Flags, Lsn, PageId, Stamp};
 use pagetier_policy::{Access, Location};
+use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};

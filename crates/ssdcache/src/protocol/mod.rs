@@ -295,6 +295,7 @@ mod tests {
         let entry = |no| Entry { page: page(no), stamp: stamp(no), clean: false };
         let full: Vec<_> = (0..40).map(|no| Some(entry(no))).collect();
         let params = SlotParams { slots: 48, zone: 32, reserve: 4, burst: 4, clean_ahead: 4 };
+        pagetier_rivals::register();
         let policy = policy.parse::<SsdPolicy>().expect("a policy");
         let policy = policy.build(&SlotPolicyParams::new(Costs::PAPER, 48, 8));
         let slots = Slots::new(params, policy, &full, 0);
@@ -307,7 +308,7 @@ mod tests {
 
     /// The pages that get a second chance from a policy that gives one to every page.
     fn moved(begin: impl FnOnce(&mut Protocol)) -> Vec<u32> {
-        pagetier_hostile::register();
+        pagetier_testing::hostile::register();
         let mut state = protocol("hostile:1");
         begin(&mut state);
         let mut moved = Vec::new();

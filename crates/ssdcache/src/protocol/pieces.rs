@@ -151,7 +151,8 @@ fn page(no: u32) -> PageId {
 
 impl World {
     fn new(seed: u64, policy: &str, broken: Option<Broken>) -> Self {
-        pagetier_hostile::register();
+        pagetier_testing::hostile::register();
+        pagetier_rivals::register();
         let params = SlotParams { slots: SLOTS, zone: 14, reserve: 4, burst: 4, clean_ahead: 4 };
         let policy = policy.parse::<SsdPolicy>().expect("a policy");
         let policy = policy.build(&SlotPolicyParams::new(Costs::PAPER, SLOTS as usize, 8));

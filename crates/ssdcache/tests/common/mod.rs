@@ -3,12 +3,13 @@
 #![allow(dead_code, reason = "the unit tests use a part")]
 
 use pagetier_bufpool::{DirtyPage, Tier, TierError, WrittenPage};
-use pagetier_devio::{IoBuf, IoClass, SharedDevice, SimDevice};
+use pagetier_devio::{IoBuf, IoClass, SharedDevice};
 use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp, StoreSeed};
 use pagetier_policy::{Access, Costs, Location, SlotPolicy, SlotPolicyParams, SsdPolicy};
 use pagetier_ssdcache::{
     Homes, Layout, OldRing, OpenParams, OpeningMarks, RememberInMemory, SsdMode, SsdTier, Superblock, format,
 };
+use pagetier_testing::SimDevice;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::timeout;
@@ -61,6 +62,7 @@ pub(crate) async fn formatted(ssd: &Arc<SimDevice>, layout: Layout) {
 }
 
 pub(crate) fn policy(name: &str, layout: Layout) -> Box<dyn SlotPolicy> {
+    pagetier_rivals::register();
     let params = SlotPolicyParams::new(Costs::PAPER, layout.slots as usize, 64);
     name.parse::<SsdPolicy>().expect("a policy").build(&params)
 }

@@ -473,6 +473,7 @@ mod tests {
         let cli = Cli::parse_from(["x", "--time", "virtual", "--policies", "LRU+CC,gd2l+cac"]);
         assert_eq!(cli.runs()[0], Policies { pool: "lru".into(), ssd: "cc".into() });
         assert_eq!(cli.runs().len(), 2);
+        pagetier_rivals::register();
         let cli = Cli::parse_from(["x", "--pool-policy", "CFDC-75", "--ssd-policy", "TAC"]);
         assert_eq!(cli.runs(), [Policies { pool: "cfdc-75".into(), ssd: "tac".into() }]);
     }
@@ -491,10 +492,13 @@ mod tests {
 
     #[test]
     fn help_names_every_policy() {
+        pagetier_rivals::register();
         let help = Cli::command().render_long_help().to_string();
         let words: Vec<_> = help.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').collect();
-        let all = PoolPolicy::ALL.iter().map(ToString::to_string);
-        for name in all.chain(SsdPolicy::ALL.iter().map(ToString::to_string)).chain(["cfdc-75".into()]) {
+        let all = pagetier_rivals::POOL_POLICIES.iter().map(ToString::to_string);
+        for name in
+            all.chain(pagetier_rivals::SSD_POLICIES.iter().map(ToString::to_string)).chain(["cfdc-75".into()])
+        {
             assert!(words.contains(&name.as_str()), "{name}");
         }
     }

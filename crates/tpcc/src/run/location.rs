@@ -5,10 +5,11 @@ use crate::command::cli::{Cli, HddModel, Io, SsdModel};
 use crate::command::policies::Policies;
 use pagetier::{
     Builder, MemoryManifest, PageSize, PageStore, SsdPolicy,
-    device::{Backend, DeviceModel, EmulatedClock, EmulatedDevice, MemoryDevice, SharedDevice},
+    device::{Backend, MemoryDevice, SharedDevice},
 };
-use pagetier_devio::{OpenOptions, VirtualClock, open_file};
+use pagetier_devio::{OpenOptions, open_file};
 use pagetier_subscriber::names_a_device;
+use pagetier_testing::{DeviceModel, EmulatedClock, EmulatedDevice, VirtualClock};
 use pagetier_wal::{Keep, Wal, WalError, WalOptions};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! The runtime of a run.
 
-use pagetier_devio::VirtualClock;
+use pagetier_testing::VirtualClock;
 use std::future::Future;
 use std::io;
 use std::pin::pin;

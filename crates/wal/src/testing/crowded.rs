@@ -9,7 +9,8 @@ use super::{SMALL, bodies};
 use crate::{DeviceMedia, Keep, LoggedStore, MiniTx, RecoverError, Wal, WalError, WalOptions};
 use pagetier::errors::Advice;
 use pagetier::{Builder, MemoryManifest, PageId, PageSize, PageStore, SpaceId, device::SharedDevice};
-use pagetier_devio::{Fault, FaultEffect, IoOp, SimDevice, SimPower};
+use pagetier_devio::IoOp;
+use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -7,7 +7,7 @@ use crate::{CheckpointError, Keep, LoggedStore, MiniTx, RecoverError, Wal, WalOp
 use pagetier::{
     Builder, Error, Loss, MemoryManifest, PageId, PageMut, PageSize, PageStore, SpaceId, device::SharedDevice,
 };
-use pagetier_devio::{SimDevice, SimPower};
+use pagetier_testing::{SimDevice, SimPower};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;

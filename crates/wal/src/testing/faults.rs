@@ -8,7 +8,8 @@ use crate::recovery::redo::redo;
 use crate::{DeviceMedia, Keep, Media, Wal, WalError, WalOptions};
 use pagetier::device::SharedDevice;
 use pagetier::{Lsn, PageStore};
-use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SimDevice, SimPower};
+use pagetier_devio::IoOp;
+use pagetier_testing::{Fault, FaultEffect, FlushFailure, SimDevice, SimPower};
 use std::sync::Arc;
 
 const RECORDS: u32 = 30;

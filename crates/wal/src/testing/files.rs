@@ -8,7 +8,7 @@ use pagetier::backup::BackupOptions;
 use pagetier::errors::Advice;
 use pagetier::{PageId, PageStore};
 use pagetier_devio::files::{Directory, create_durably};
-use pagetier_devio::{FileFault, SimFiles, SimPower};
+use pagetier_testing::{FileFault, SimFiles, SimPower};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;

@@ -9,7 +9,7 @@ use super::{LIMITS, SMALL, bodies, in_use};
 use crate::{LoggedStore, WalError};
 use pagetier::errors::Advice;
 use pagetier::{Builder, Lsn, MemoryManifest, PageId, PageSize, PageStore, SpaceId, device::SharedDevice};
-use pagetier_devio::{SimDevice, SimPower};
+use pagetier_testing::{SimDevice, SimPower};
 use std::sync::Arc;
 
 /// The devices of a store without an SSD.

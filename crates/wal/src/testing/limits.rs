@@ -11,7 +11,7 @@ use crate::{DeviceMedia, LoggedStore, Media, MiniTx, Wal, WalError, WalOptions};
 use pagetier::device::SharedDevice;
 use pagetier::errors::Advice;
 use pagetier::{PageId, PageMut, SpaceId};
-use pagetier_devio::{SimDevice, SimPower};
+use pagetier_testing::{SimDevice, SimPower};
 use std::sync::Arc;
 
 const DEVICE_BYTES: u64 = 8 << 20;

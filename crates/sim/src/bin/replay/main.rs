@@ -7,7 +7,7 @@ mod table;
 mod what_if;
 
 use clap::Parser;
-use pagetier_policy::{PoolPolicy, SsdPolicy};
+use pagetier_rivals::{POOL_POLICIES, SSD_POLICIES};
 use pagetier_sim::options::{Input, SourceArgs, TierArgs, exit_code, pages};
 use pagetier_tpcc::args::{self, PolicyPair, PolicyPairs};
 use report::Report;
@@ -93,8 +93,8 @@ struct RunArgs {
 
 fn pairs(list: &str) -> Result<PolicyPairs, String> {
     if list.eq_ignore_ascii_case("all") {
-        let pair = |pool| SsdPolicy::ALL.iter().map(move |&ssd| PolicyPair { pool, ssd });
-        return Ok(PolicyPairs(PoolPolicy::ALL.iter().flat_map(|&pool| pair(pool)).collect()));
+        let pair = |pool| SSD_POLICIES.iter().map(move |&ssd| PolicyPair { pool, ssd });
+        return Ok(PolicyPairs(POOL_POLICIES.iter().flat_map(|&pool| pair(pool)).collect()));
     }
     list.parse()
 }
@@ -126,6 +126,7 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
 }
 
 fn main() -> ExitCode {
+    pagetier_rivals::register();
     // Options that one of the three requires do not apply to the others, so each has a parser of its own.
     let rest = || std::env::args_os().skip(1);
     let done = match rest().next().as_deref().and_then(|word| word.to_str()) {

@@ -5,8 +5,8 @@ use super::hazard::Hazard;
 use super::twist::Twist;
 use clap::ValueEnum;
 use pagetier::Mutation;
-use pagetier_devio::FlushFailure;
 use pagetier_ssdcache::SLOTS_MIN;
+use pagetier_testing::FlushFailure;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 

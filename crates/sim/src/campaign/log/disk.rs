@@ -3,9 +3,8 @@
 use super::terms::{SLOTS_AT, Terms};
 use crate::campaign::draw::plan::Plan;
 use pagetier_devio::files::{Access, Directory, create_durably};
-use pagetier_devio::{
-    Device, Fault, FaultEffect, FileFault, IoOp, SharedDevice, SimDevice, SimFiles, SimMoment, SimPower,
-};
+use pagetier_devio::{Device, IoOp, SharedDevice};
+use pagetier_testing::{Fault, FaultEffect, FileFault, SimDevice, SimFiles, SimMoment, SimPower};
 use pagetier_wal::{DeviceMedia, FileMedia, Media};
 use rand::Rng;
 use rand::rngs::SmallRng;

@@ -42,7 +42,7 @@ use super::world::disks::Disks;
 use super::world::examine::in_virtual_time;
 use super::world::moment::{Outcome, bounded_power};
 use pagetier::MemoryManifest;
-use pagetier_devio::SimDevice;
+use pagetier_testing::SimDevice;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;

@@ -9,8 +9,8 @@ use crate::campaign::world::moment::{Outcome, bounded_power};
 use pagetier::MemoryManifest;
 use pagetier_devio::{
     Device, DeviceError, DeviceStats, DoneFuture, IoBufs, IoClass, IoFuture, Occupancy, SharedDevice,
-    SimDevice, SimMoment, SimPower,
 };
+use pagetier_testing::{SimDevice, SimMoment, SimPower};
 use pagetier_wal::LoggedStore;
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;

@@ -16,7 +16,8 @@ use pagetier::{
     what_if::WhatIfOptions,
 };
 use pagetier_control::{Request, perform};
-use pagetier_devio::{SharedDevice, SimDevice};
+use pagetier_devio::SharedDevice;
+use pagetier_testing::SimDevice;
 use rand::Rng;
 use std::path::Path;
 use std::sync::Arc;

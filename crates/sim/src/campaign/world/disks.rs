@@ -1,6 +1,7 @@
 //! The devices of a store.
 
-use pagetier_devio::{SharedDevice, SimDevice, SimPower};
+use pagetier_devio::SharedDevice;
+use pagetier_testing::{SimDevice, SimPower};
 use std::sync::Arc;
 
 /// The devices of a store. The ring is on `ssd` as long as that is in use, or if the store never had an SSD.

@@ -5,7 +5,7 @@ use crate::campaign::contract::model::Model;
 use crate::campaign::draw::plan::Plan;
 use crate::campaign::report::coverage::{State, States};
 use pagetier::MemoryManifest;
-use pagetier_devio::{SimMoment, SimPower};
+use pagetier_testing::{SimMoment, SimPower};
 use std::ops::Range;
 
 /// The range of both copies of a superblock, on either device.

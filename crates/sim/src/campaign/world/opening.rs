@@ -3,8 +3,8 @@
 use super::disks::{Disks, SharedDisks};
 use crate::campaign::draw::plan::Plan;
 use pagetier::{Builder, Costs, MemoryManifest, PageSize, PageStore, SsdMode};
-use pagetier_devio::SimDevice;
 use pagetier_ssdcache::{BLOCK_BYTES, Layout};
+use pagetier_testing::SimDevice;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::ops::Range;
@@ -166,6 +166,7 @@ impl Plan {
 }
 
 fn named(policy: &str, hostile: Option<u32>) -> String {
-    pagetier_hostile::register();
+    pagetier_testing::hostile::register();
+    pagetier_rivals::register();
     hostile.map_or_else(|| policy.to_owned(), |seed| format!("hostile:{seed}"))
 }

@@ -8,10 +8,10 @@ use super::peek;
 use super::probe::{Lease, Part, Probe, Which};
 use crate::campaign::report::coverage::State;
 use pagetier_devio::{
-    Claim, Device, DeviceError, DeviceStats, DoneFuture, FlushFailure, IoBufs, IoClass, IoFuture, Occupancy,
-    SharedDevice, SimDevice,
+    Claim, Device, DeviceError, DeviceStats, DoneFuture, IoBufs, IoClass, IoFuture, Occupancy, SharedDevice,
 };
 use pagetier_page::Header;
+use pagetier_testing::{FlushFailure, SimDevice};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

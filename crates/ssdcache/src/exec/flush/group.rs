@@ -281,7 +281,8 @@ mod tests {
     use super::*;
     use crate::protocol::flushes::{HddFlush, SsdFlush};
     use crate::remember::RememberInMemory;
-    use pagetier_devio::{Device, Fault, FaultEffect, Fence, IoBuf, IoBufs, SimDevice, SimPower};
+    use pagetier_devio::{Device, Fence, IoBuf, IoBufs};
+    use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower};
     use std::time::Duration;
     use tokio::time::{sleep, timeout};
 

@@ -174,8 +174,9 @@ pub(crate) fn image_in(seed: StoreSeed, bytes: &[u8]) -> Option<Image> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pagetier_devio::{Device, Fault, FaultEffect, IoOp, SimDevice, SimPower};
+    use pagetier_devio::{Device, IoOp};
     use pagetier_page::{Lsn, PageId, SpaceId, Stamp};
+    use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower};
 
     const SEED: StoreSeed = StoreSeed::NONE;
 

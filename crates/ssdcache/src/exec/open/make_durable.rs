@@ -145,7 +145,8 @@ async fn rewrite_same(device: &SharedDevice, at: u64, bytes: u64) -> Result<bool
 mod tests {
     use super::*;
     use crate::exec::io::single::ATTEMPTS_MAX;
-    use pagetier_devio::{Device, Fault, FaultEffect, IoBufs, IoOp, SimDevice, SimPower};
+    use pagetier_devio::{Device, IoBufs, IoOp};
+    use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower};
     use std::sync::Arc;
 
     const BYTES: usize = 8192;

@@ -145,8 +145,8 @@ mod tests {
     use crate::protocol::flushes::SsdFlush;
     use crate::protocol::slots::{Plan, SlotParams};
     use pagetier_page::Stamp;
-    use pagetier_policy::rivals::RivalSsd;
     use pagetier_policy::{Cause, Costs, Location, SlotPolicyParams, SsdPolicy};
+    use pagetier_rivals::RivalSsd;
 
     const NOW: Millis = Millis(0);
     const FREE: OnItsWay = OnItsWay { keeps_copy: false, settles: false };
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_page_that_is_kept_off_gets_no_copy_in_any_way() {
-        for &policy in SsdPolicy::ALL {
+        for &policy in pagetier_rivals::SSD_POLICIES {
             let (mut slots, mut other) = (slots(policy), slots(policy));
             slots.keep_off(SpaceId(1), true);
             assert!(!written(&mut slots, page(1, 0), 1), "{policy}");

@@ -235,8 +235,8 @@ mod tests {
     use super::*;
     use crate::protocol::slots::{Plan, SlotParams};
     use pagetier_page::SpaceId;
-    use pagetier_policy::rivals::RivalSsd;
     use pagetier_policy::{Costs, Location, SlotPolicyParams, SsdPolicy};
+    use pagetier_rivals::RivalSsd;
 
     const NOW: Millis = Millis(0);
     const PAGE: PageId = PageId::new(SpaceId(1), 7);

@@ -57,6 +57,7 @@ mod tests {
     }
 
     fn slots(map: &[Option<Entry>], policy: &str) -> Slots {
+        pagetier_rivals::register();
         let params = SlotPolicyParams::new(Costs::PAPER, 8, 4);
         Slots::new(
             SlotParams::new(8, 50.0),
@@ -78,7 +79,7 @@ mod tests {
         // Page 1 was written home since, page 2 has a newer version in the zone, and page 0 turned out to be
         // dirty.
         let found = [holds(0, 1, false), None, holds(7, 8, true), holds(2, 9, false), holds(4, 5, true)];
-        for policy in SsdPolicy::ALL.iter().filter(|policy| **policy != SsdPolicy::None) {
+        for policy in pagetier_rivals::SSD_POLICIES.iter().filter(|policy| **policy != SsdPolicy::None) {
             let policy = &policy.to_string();
             let at_once = slots(&found, policy);
             let mut applied = slots(&trusted, policy);

@@ -126,7 +126,7 @@ mod tests {
         let full: Vec<_> = (0..48).map(|no| Some(entry(no))).collect();
         let params = SlotParams { slots: 48, zone: 32, reserve: 4, burst: 4, clean_ahead: 4 };
         // The policy gives every page a second chance.
-        pagetier_hostile::register();
+        pagetier_testing::hostile::register();
         let policy = "hostile:1".parse::<SsdPolicy>().expect("a policy").build(&SlotPolicyParams::new(
             Costs::PAPER,
             48,

@@ -154,8 +154,8 @@ mod tests {
     use super::*;
     use crate::format::map::Entry;
     use crate::protocol::slots::{SlotParams, Slots};
-    use pagetier_policy::rivals::RivalSsd;
     use pagetier_policy::{Costs, Millis, SlotPolicyParams, SsdPolicy};
+    use pagetier_rivals::RivalSsd;
 
     /// Bytes per slot of a full SSD, of which the policy takes the second number: the entry 18, the map 5.3,
     /// and four bits 0.5.

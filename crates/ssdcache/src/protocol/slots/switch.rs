@@ -50,8 +50,8 @@ mod tests {
     use crate::protocol::flushes::SsdFlush;
     use crate::protocol::slots::{MapWork, Plan, SlotParams};
     use pagetier_page::SpaceId;
-    use pagetier_policy::rivals::RivalSsd;
     use pagetier_policy::{Costs, SlotPolicyParams, SsdPolicy};
+    use pagetier_rivals::RivalSsd;
 
     const NOW: Millis = Millis(0);
     const SLOTS: u32 = 16;
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn the_copies_stay_and_the_policy_works_with_them_as_after_a_recovery() {
-        for &policy in SsdPolicy::ALL {
+        for &policy in pagetier_rivals::SSD_POLICIES {
             let mut slots = filled(policy);
             slots.validate().unwrap_or_else(|error| panic!("{policy}: {error}"));
             assert_eq!((slots.pages(), slots.dirty_pages()), (5, 4), "{policy}");
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_circle_writes_nothing_before_a_checkpoint_names_its_zone() {
-        for &policy in SsdPolicy::ALL {
+        for &policy in pagetier_rivals::SSD_POLICIES {
             let mut slots = filled(policy);
             let circle = slots.appends();
             assert_eq!(write(&mut slots, 0, 20), !circle, "{policy}");
@@ -130,7 +130,7 @@ mod tests {
     fn a_new_policy_gets_a_zone_of_its_own_even_if_nothing_is_written() {
         let entry = |no| Entry { page: page(no), stamp: Stamp::from_bits(u64::from(no) + 1), clean: true };
         let full: Vec<_> = (0..SLOTS).map(|no| Some(entry(no))).collect();
-        for &policy in SsdPolicy::ALL.iter().filter(|policy| **policy != SsdPolicy::None) {
+        for &policy in pagetier_rivals::SSD_POLICIES.iter().filter(|policy| **policy != SsdPolicy::None) {
             let old = built(SsdPolicy::Custom(&RivalSsd::Lru2));
             let mut slots = Slots::new(SlotParams::new(SLOTS, 50.0), old, &full, 0);
             checkpoint(&mut slots);

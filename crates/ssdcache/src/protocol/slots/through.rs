@@ -171,6 +171,7 @@ mod tests {
     const NOW: Millis = Millis(0);
 
     fn slots(policy: &str) -> Slots {
+        pagetier_rivals::register();
         let policy = policy.parse::<SsdPolicy>().expect("a policy");
         let policy = policy.build(&SlotPolicyParams::new(Costs::PAPER, 12, 8));
         let mut slots = Slots::new(SlotParams::new(12, 50.0), policy, &[], 0);

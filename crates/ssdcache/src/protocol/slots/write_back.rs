@@ -76,6 +76,7 @@ mod tests {
         let entry = |no| Entry { page: page(no), stamp: Stamp::from_bits(u64::from(no) + 1), clean: false };
         let full: Vec<_> = (0..8).map(|no| Some(entry(no))).collect();
         let params = SlotParams { slots: 8, zone: 8, reserve: 0, burst: 0, clean_ahead: 2 };
+        pagetier_rivals::register();
         for name in ["lru2", "mv-fifo", "doublewrite"] {
             let policy = name.parse::<SsdPolicy>().expect("a policy");
             let policy = policy.build(&SlotPolicyParams::new(Costs::PAPER, 8, 4));
