@@ -60,8 +60,8 @@ impl PageStore {
 
     /// Makes every change durable whose guard was dropped before this call. A change under a guard that still
     /// lives is not covered: the next `sync` after the guard is dropped covers it. (It is never written
-    /// half-finished: a page is copied for its write only while no exclusive guard of it exists.) `sync` waits
-    /// for such a guard if its page was dirty before, or if there are pages to free
+    /// half-finished: a page is copied for its write only while no exclusive guard of it exists.) `sync`
+    /// waits for such a guard if its page was dirty before, or if there are pages to free
     /// ([`free_on_sync`](PageStore::free_on_sync)), so the caller must hold no exclusive guard. Writes no map
     /// checkpoint, and needs no HDD flush for pages that go to the HDD. Cancel-safe: writes in flight
     /// complete.

@@ -36,12 +36,21 @@ fn table() -> Vec<Part> {
     .collect()
 }
 
-/// Whether `file` is a test, wherever it stands.
-fn is_test(file: &str) -> bool {
-    ["tests/", "testing/"].iter().any(|folder| file.contains(folder))
-        || file.ends_with("tests.rs")
-        || file.ends_with("_models.rs")
-        || file.ends_with("/power_cuts.rs")
+/// The files that their parents declare as tests.
+fn test_files(all: &[(String, String)]) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for (file, text) in all {
+        let (folder, name) = file.rsplit_once('/').unwrap_or(("", file));
+        let below = match name {
+            "mod.rs" | "lib.rs" | "main.rs" => folder.to_owned(),
+            _ => file.trim_end_matches(".rs").to_owned(),
+        };
+        let lines: Vec<&str> = text.lines().collect();
+        let tests = lines.windows(2).filter(|pair| pair[0].starts_with("#[cfg(") && pair[0].contains("test"));
+        let modules = tests.filter_map(|pair| pair[1].strip_prefix("mod ")?.strip_suffix(';'));
+        found.extend(modules.map(|module| format!("{below}/{module}.rs")));
+    }
+    found
 }
 
 /// The lines of `text` before its tests, comments and blank ones among them.
@@ -54,7 +63,10 @@ fn lines_of(text: &str) -> usize {
 /// The part of each file that is not a test: the one with the longest path that holds it.
 fn by_part<'p, 'f>(parts: &'p [Part], files: &'f [(String, String)]) -> Vec<(&'p Part, &'f str, &'f str)> {
     let part = |file: &str| parts.iter().filter(|part| part.holds(file)).max_by_key(|part| part.path.len());
-    let files = files.iter().filter(|(file, _)| !is_test(file) || file.starts_with("crates/testing/"));
+    let tests = test_files(files);
+    let is_test =
+        |file: &String| tests.contains(file) || file.contains("tests/") || file.contains("src/testing/");
+    let files = files.iter().filter(|(file, _)| !is_test(file));
     files.filter_map(|(file, text)| Some((part(file)?, file.as_str(), text.as_str()))).collect()
 }
 

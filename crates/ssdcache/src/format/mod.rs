@@ -1,5 +1,5 @@
-//! The on-disk format (`docs/format.md`): pure codecs, and the layout of the SSD. Which of what is found on it
-//! counts is decided in `protocol`.
+//! The on-disk format (`docs/format.md`): pure codecs, and the layout of the SSD. `protocol` decides which of
+//! what is found on it counts.
 //!
 //! Begin with `layout`.
 

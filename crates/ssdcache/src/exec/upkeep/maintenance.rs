@@ -112,8 +112,8 @@ impl Core {
         }
     }
 
-    /// Logs that an adaptive policy follows another setting, once. Not where it decides: a read should not pay
-    /// for a line of the log.
+    /// Logs that an adaptive policy follows another setting, once. Not where it decides: a read should not
+    /// pay for a line of the log.
     fn log_choice(&self) {
         let state = self.state.lock();
         let changes = state.slots.policy().choice_changes();
