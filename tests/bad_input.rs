@@ -172,7 +172,7 @@ async fn paths_that_cannot_be_used_are_named() {
 async fn memory_file_systems_without_direct_io_are_refused_only_when_it_is_required() {
     let shm = Path::new("/dev/shm");
     let Ok(dir) = tempfile::tempdir_in(shm) else {
-        eprintln!("SKIPPED: there is no /dev/shm to try a file system without O_DIRECT");
+        pagetier_testing::skipped("tmpfs", "a file system without O_DIRECT is not tried");
         return;
     };
     let open = |direct, name: &str| {

@@ -5,16 +5,14 @@
 
 use crate::mounted::slow::{Known, LoopDevice, SlowDisk, word, write_until_refused};
 use pagetier::{PageId, PageStore, SpaceId, device::Backend};
-use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
 const SERVICE_MS: f64 = 4.0;
 const PAGES: u32 = 700;
 
-/// Reports past the test harness, which hides the output of passing tests.
 fn skip(why: &str) {
-    let _ = std::io::stderr().write_all(format!("\nSKIPPED: no slow disk: {why}\n").as_bytes());
+    pagetier_testing::skipped("slow disk", why);
 }
 
 async fn open(folder: &Path, disk: &SlowDisk, io: Backend) -> PageStore {

@@ -5,6 +5,7 @@ mod mounted;
 
 use mounted::{KINDS, SmallDisk, skip};
 use pagetier::{Builder, OpenError, PageId, PageSize, PageStore};
+use pagetier_testing::skipped;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -188,7 +189,7 @@ fn run(program: &str, args: &[&std::ffi::OsStr]) -> bool {
 async fn a_block_device_that_is_mounted_or_another_stores_is_refused_even_with_force() {
     let directory = tempfile::tempdir().unwrap();
     let Some((device, _detach)) = loop_device(directory.path()) else {
-        eprintln!("SKIPPED: no loop devices here, so a mounted device is not tried");
+        skipped("loop devices", "a mounted device is not tried");
         return;
     };
     let mount = directory.path().join("mnt");
@@ -200,7 +201,7 @@ async fn a_block_device_that_is_mounted_or_another_stores_is_refused_even_with_f
         assert!(run("umount", &[mount.as_ref()]));
         assert!(matches!(opened, Err(OpenError::DeviceInUse { .. })), "{opened:?}");
     } else {
-        eprintln!("SKIPPED: no file system can be mounted here");
+        skipped("mounts", "a mounted device is not tried");
     }
     let first = store("a").open().await.unwrap();
     let opened = store("b").open().await;
@@ -214,7 +215,7 @@ async fn a_block_device_that_is_mounted_or_another_stores_is_refused_even_with_f
 async fn a_block_device_is_not_read_while_it_is_written() {
     let directory = tempfile::tempdir().unwrap();
     let Some((device, _detach)) = loop_device(directory.path()) else {
-        eprintln!("SKIPPED: no loop devices here, so one with a manifest is not tried");
+        skipped("loop devices", "one with a manifest is not tried");
         return;
     };
     let ssd = directory.path().join("ssd");

@@ -12,9 +12,8 @@ use std::process::{Command, Stdio};
 /// The file systems under test.
 pub(crate) const KINDS: [&str; 3] = ["ext4", "xfs", "btrfs"];
 
-/// Reports past the test harness, which hides the output of passing tests.
 pub(crate) fn skip(why: &str) {
-    let _ = std::io::stderr().write_all(format!("\nSKIPPED: no small file system: {why}\n").as_bytes());
+    pagetier_testing::skipped("mounts", why);
 }
 
 /// A mounted file system; unmounted when dropped.

@@ -131,5 +131,5 @@ pub(crate) fn pause(time: Duration) {
 
 /// Says that a row is skipped.
 pub(crate) fn skip(row: &str, why: &str) {
-    eprintln!("SKIPPED: {row}: {why}");
+    pagetier_testing::skipped("right to limit processes", &format!("{row}: {why}"));
 }

@@ -56,7 +56,7 @@ fn files_are_private_and_survive_a_second_opening() {
 fn without_direct_io_where_there_is_none() {
     let tmpfs = Path::new("/dev/shm");
     let Ok(folder) = tempfile::TempDir::new_in(tmpfs) else {
-        eprintln!("! SKIPPED: no tmpfs at {}", tmpfs.display());
+        pagetier_testing::skipped("tmpfs", "a file system without O_DIRECT is not tried");
         return;
     };
     let path = folder.path().join("device");

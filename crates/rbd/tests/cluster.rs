@@ -7,7 +7,7 @@ use pagetier::{PageId, PageStore};
 use pagetier_testing::conformance::{Growth, check_device};
 use pagetier_devio::{Device, DeviceErrorKind, IoBuf, IoBufs, IoClass, SharedDevice};
 use pagetier_rbd::{Cluster, ConnectOptions, ImageName, ImageOptions, RbdDevice, RbdError};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,8 +17,7 @@ const BYTES: u64 = 64 << 20;
 /// A connection, or `None` after a report where there is no cluster.
 async fn cluster() -> Option<Cluster> {
     if std::env::var_os("CEPH_CONF").is_none() {
-        // Past the test harness, which hides the output of passing tests.
-        let _ = std::io::stderr().write_all(b"\nSKIPPED: no Ceph cluster: run crates/rbd/run-tests\n");
+        pagetier_testing::skipped("Ceph cluster", "run crates/rbd/run-tests");
         return None;
     }
     Some(Cluster::connect(ConnectOptions::default()).await.expect("a cluster"))

@@ -18,8 +18,11 @@ mod emulated;
 pub mod hostile;
 pub mod placement;
 mod sim;
+mod skip;
 
 pub use emulated::{DeviceModel, EmulatedClock, EmulatedDevice, VirtualClock};
 pub use sim::{
     Fault, FaultEffect, FileFault, FlushFailure, SimDevice, SimFiles, SimMoment, SimPower, SimSeat,
 };
+#[doc(hidden)]
+pub use skip::skipped;

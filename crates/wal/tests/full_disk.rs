@@ -5,7 +5,6 @@ use pagetier::errors::Advice;
 use pagetier::{Lsn, PageId, PageStore};
 use pagetier_wal::{LoggedStore, WalError, WalOptions};
 use std::fs::File;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -66,7 +65,7 @@ async fn trim(db: &LoggedStore, head: PageId, page: PageId) -> Result<Lsn, WalEr
 async fn pages_are_freed_on_a_full_disk() {
     let folder = tempfile::tempdir().unwrap();
     let Some(disk) = Small::mount(folder.path()) else {
-        let _ = std::io::stderr().write_all(b"\nSKIPPED: no small file system\n");
+        pagetier_testing::skipped("mounts", "a full disk is not tried");
         return;
     };
     let mut db = open(folder.path(), &disk).await;

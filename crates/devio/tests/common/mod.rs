@@ -123,7 +123,7 @@ fn loop_device() -> Option<Subject> {
     let image = folder.path().join("image");
     std::fs::File::create(&image).expect("created").set_len(SIZE).expect("sized");
     let Some(attached) = attach(&image) else {
-        eprintln!("! SKIPPED: no loop device (that takes root, losetup and a free /dev/loop*)");
+        pagetier_testing::skipped("loop devices", "that takes root, losetup and a free /dev/loop*");
         return None;
     };
     let options = OpenOptions { direct: DirectIo::Required, ..OpenOptions::default() };
