@@ -262,6 +262,7 @@ pub(crate) fn pool(memory: &Arc<Memory>, policy: &str, frames: usize) -> Pool<Me
 
 /// The same, with `ahead` pages per read-ahead.
 pub(crate) fn pool_ahead(memory: &Arc<Memory>, policy: &str, frames: usize, ahead: usize) -> Pool<Memory> {
+    pagetier_rivals::register();
     let params = PoolParams { read_ahead_pages: ahead, ..PoolParams::new(frames, PageSize::MIN) };
     let policy = policy.parse::<PoolPolicy>().unwrap().build(&FramePolicyParams::new(frames, Costs::PAPER));
     Pool::start(params, policy, Arc::clone(memory), Some(memory.gate())).unwrap()

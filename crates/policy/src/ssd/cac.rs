@@ -282,7 +282,7 @@ impl Cac {
         Self {
             stats: Tracked::new(params.slots, params.frames, params.outqueue_entries, 0),
             now: Millis(0),
-            zone: if options.strict_zone { Zone::strict() } else { Zone::new() },
+            zone: if options.strict_zone { Zone::strict() } else { Zone::empty() },
             estimate: Estimate::new(options, params),
             ager: ages.then(|| Ager::new(options.ageing, sketch, params.slots)),
         }

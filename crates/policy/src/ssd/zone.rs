@@ -100,7 +100,7 @@ pub struct Zone {
 impl Zone {
     /// Creates a zone without candidates.
     #[must_use]
-    pub fn new() -> Self {
+    pub fn empty() -> Self {
         Self {
             heap: BinaryHeap::new(),
             candidates: SlotSet::default(),
@@ -116,13 +116,13 @@ impl Zone {
 
     /// Creates a zone for benefits that change only when a page is accessed.
     pub(crate) fn steady() -> Self {
-        Self { steady: true, ..Self::new() }
+        Self { steady: true, ..Self::empty() }
     }
 
     /// Creates a zone whose candidates remain until they are evicted, however their benefits grow: the
     /// paper's wording.
     pub(crate) fn strict() -> Self {
-        Self { strict: true, ..Self::new() }
+        Self { strict: true, ..Self::empty() }
     }
 
     /// Makes the `k` lowest of `slots` the only candidates and appends them to `out`, lowest first. O(n + k
@@ -516,7 +516,7 @@ mod tests {
             steps in steps(), steady: bool,
         ) {
             let mut benefits: Vec<f64> = (0..40).map(|slot| f64::from(slot * 7 % 13)).collect();
-            let mut zone = if steady { Zone::steady() } else { Zone::new() };
+            let mut zone = if steady { Zone::steady() } else { Zone::empty() };
             let mut model = Model::start(0, &benefits, steady);
             for step in steps {
                 match step {
@@ -562,7 +562,7 @@ mod tests {
     }
 
     fn zone_of(benefits: &[f64], k: usize) -> Zone {
-        let mut zone = Zone::new();
+        let mut zone = Zone::empty();
         let slots = benefits.iter().enumerate().map(|(slot, &benefit)| (SlotId(slot as u32), benefit));
         zone.start(k, slots, &mut Vec::new());
         zone
@@ -574,7 +574,7 @@ mod tests {
             for k in [0, 1, 2, 7, 299, 300, 301, 400, usize::MAX] {
                 let benefits: Vec<f64> = (0..n).map(|i| f64::from(i * 7919 % 301)).collect();
                 let mut out = Vec::new();
-                let mut zone = Zone::new();
+                let mut zone = Zone::empty();
                 let slots = benefits.iter().enumerate().map(|(slot, &b)| (SlotId(slot as u32), b));
                 zone.start(k, slots, &mut out);
                 zone.validate(|_| true).unwrap();
@@ -628,7 +628,7 @@ mod tests {
             evicted
         };
         assert_eq!(evicted(Zone::steady()), [1, 3, 5, 7, 9]);
-        assert_eq!(evicted(Zone::new()), [1, 3, 5, 7, 9, 0, 2, 4, 6]);
+        assert_eq!(evicted(Zone::empty()), [1, 3, 5, 7, 9, 0, 2, 4, 6]);
     }
 
     #[test]

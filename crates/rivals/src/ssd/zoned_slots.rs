@@ -16,7 +16,7 @@ pub(crate) struct ZonedSlots<T> {
 
 impl<T: Copy + Default> ZonedSlots<T> {
     pub(crate) fn new(slots: usize) -> Self {
-        Self { slots: SlotTable::new(slots), zone: Zone::new() }
+        Self { slots: SlotTable::new(slots), zone: Zone::empty() }
     }
 
     /// See [`SlotTable::share`].
