@@ -159,11 +159,12 @@ pub mod inspect {
 pub mod policy {
     pub use pagetier_policy::pool::Gd2lOptions;
     pub use pagetier_policy::rivals::{RivalPool, RivalSsd, WindowPercent};
-    pub use pagetier_policy::ssd::{Ageing, Alpha, CacOptions};
+    pub use pagetier_policy::ssd::{Ageing, Alpha, AutoOptions, CacOptions, SsdSetting};
     pub use pagetier_policy::{
         Access, Catalogue, Cause, CleanReason, FrameId, FramePolicy, FramePolicyParams, FrameState,
-        GroupStats, Millis, PageCounts, PolicyChoice, PoolPolicyFactory, SlotId, SlotPolicy,
-        SlotPolicyParams, SsdPolicyFactory, UnknownPolicy, Verdict, conformance, register,
+        GroupStats, GroupWidth, Millis, NotANumber, PageCounts, PolicyChoice, PoolPolicyFactory, SlotId,
+        SlotPolicy, SlotPolicyParams, SsdPolicyFactory, UnknownPolicy, Verdict, ZonePercent, conformance,
+        register,
     };
 }
 
@@ -198,6 +199,7 @@ pub mod what_if {
 pub use config::builder::Builder;
 pub use config::bytes::parse_bytes;
 pub use config::calibrate::calibrate;
+pub use config::choices::{CostSource, Create, ManifestPlace, OnHdd, Place};
 pub use config::options::Options;
 pub use config::replacement::SsdReplacement;
 pub use config::sizes::{frames_for, pool_bytes_for, ssd_bytes_for};

@@ -1,7 +1,7 @@
 //! What a backup must wait for, make durable and begin again for; each rule also left out, to see that its
 //! schedule needs it.
 
-use crate::fixture::{Fixture, PAGE, PAGES, expect_all, fill, grown, read, write, write_all};
+use crate::fixture::{Fixture, PAGE, PAGES, expect_all, fill, grown, read, write, write_all, zoned};
 use pagetier::{
     Error, Location, PageId, PageStore, SpaceId, SsdEvent, SsdMode,
     backup::{BackupOptions, BackupReport},
@@ -80,10 +80,10 @@ async fn restored(from: &Path) -> (tempfile::TempDir, PageStore, SpaceId) {
     let (hdd, ring) = (device("hdd"), device("ring"));
     let builder = || {
         let builder = PageStore::builder().directory(dir.path().join("restored")).ssd_bytes(0);
-        builder.hdd_device(Arc::clone(&hdd)).ring_device(Arc::clone(&ring)).pool_bytes(60 * 4096)
+        builder.hdd(Arc::clone(&hdd)).ring_device(Arc::clone(&ring)).pool_bytes(60 * 4096)
     };
     builder().restore(from, None, |_| ()).await.unwrap();
-    let store = builder().create(false).open().await.unwrap();
+    let store = builder().create(pagetier::Create::Never).open().await.unwrap();
     let space = store.spaces().find("t").unwrap();
     (dir, store, space)
 }
@@ -206,7 +206,7 @@ async fn an_unsynced_backup_is_ahead_of_the_store_after_a_power_cut() {
 async fn shown_by_discards(rule: Option<Mutation>) -> Vec<(u32, u32, u32)> {
     let fixture = Fixture::new();
     let Ok(policy) = "mv-fifo".parse::<pagetier::SsdPolicy>() else { panic!("no such policy") };
-    let store = fixture.breaking(rule).ssd_policy(policy).open().await.unwrap();
+    let store = fixture.breaking(rule).ssd_policy(zoned(policy)).open().await.unwrap();
     let space = grown(&store).await;
     store.sync().await.unwrap();
     let page = |no| PageId::new(space, no);

@@ -1,6 +1,6 @@
 //! The SSD and the policies of a store in use are replaced.
 
-use crate::fixture::{Fixture, PAGE, PAGES, expect_all, grown, read, version_of, write, write_all};
+use crate::fixture::{Fixture, PAGE, PAGES, expect_all, grown, read, version_of, write, write_all, zoned};
 use pagetier::{
     Costs, Error, OpenError, PageId, PageSize, PageStore, PoolPolicy, SpaceId, SsdMode, SsdPolicy,
     SsdReplacement, errors::Advice, scrub::ScrubOptions,
@@ -77,7 +77,7 @@ async fn an_ssd_is_replaced_under_load_and_a_power_cut_at_any_moment_loses_nothi
         let policies = ["cac", "lru2", "mv-fifo", "tac", "doublewrite"];
         let policy: SsdPolicy = policies[seed as usize % policies.len()].parse().unwrap();
         let fixture = Fixture::new();
-        let store = Arc::new(fixture.builder().ssd_policy(policy).open().await.unwrap());
+        let store = Arc::new(fixture.builder().ssd_policy(zoned(policy)).open().await.unwrap());
         let space = grown(&store).await;
         store.sync().await.unwrap();
         let (known, stop) = (known(), Arc::new(AtomicBool::new(false)));
@@ -98,9 +98,9 @@ async fn an_ssd_is_replaced_under_load_and_a_power_cut_at_any_moment_loses_nothi
         replacing.abort();
         let _ended = (task.await, replacing.await);
         drop(store);
-        let builder = later.builder().ssd_policy(policy).ssd_bytes(bytes);
+        let builder = later.builder().ssd_policy(zoned(policy)).ssd_bytes(bytes);
         let what = format!("seed {seed}");
-        let opened = match builder.ssd_device(Arc::clone(&later_new) as SharedDevice).open().await {
+        let opened = match builder.ssd(Arc::clone(&later_new) as SharedDevice).open().await {
             Ok(store) => {
                 with_new += 1;
                 store
@@ -108,7 +108,7 @@ async fn an_ssd_is_replaced_under_load_and_a_power_cut_at_any_moment_loses_nothi
             Err(OpenError::SsdMissing { .. }) => {
                 assert!(!done, "{what}: replaced, and not recorded");
                 with_old += 1;
-                later.builder().ssd_policy(policy).open().await.unwrap()
+                later.builder().ssd_policy(zoned(policy)).open().await.unwrap()
             }
             Err(error) => panic!("{what}: {error}"),
         };
@@ -304,7 +304,7 @@ async fn a_shutdown_in_the_middle_of_a_replacement_leaves_a_store_that_opens_wit
         drop(store);
         let later = fixture.after_power_cut(u64::from(step));
         let later_new = Arc::new(new.after_power_cut(u64::from(step), &SimPower::new()));
-        let with = later.builder().ssd_device(Arc::clone(&later_new) as SharedDevice).ssd_bytes(bytes);
+        let with = later.builder().ssd(Arc::clone(&later_new) as SharedDevice).ssd_bytes(bytes);
         let opened = match with.open().await {
             Ok(store) => {
                 with_new += 1;
@@ -327,7 +327,7 @@ type Loaded = (Arc<PageStore>, SpaceId, Arc<Known>, Arc<AtomicBool>, tokio::task
 
 /// A store with the SSD policy `from`, under load.
 async fn loaded(fixture: &Fixture, from: SsdPolicy) -> Loaded {
-    let store = Arc::new(fixture.builder().ssd_policy(from).open().await.unwrap());
+    let store = Arc::new(fixture.builder().ssd_policy(zoned(from)).open().await.unwrap());
     let space = grown(&store).await;
     store.sync().await.unwrap();
     let (known, stop) = (known(), Arc::new(AtomicBool::new(false)));
@@ -411,7 +411,8 @@ async fn a_power_cut_at_any_moment_of_a_switch_of_the_ssds_policy_loses_nothing_
         switching.abort();
         let _ended = (task.await, switching.await);
         drop(store);
-        let opened = later.builder().ssd_policy(if seed % 2 == 0 { from } else { to }).open().await.unwrap();
+        let opened =
+            later.builder().ssd_policy(zoned(if seed % 2 == 0 { from } else { to })).open().await.unwrap();
         check(&opened, space, &known, &what).await;
         let report = opened.scrub(ScrubOptions::default().pages_per_second(None)).finished().await;
         assert!(report.findings.is_empty(), "{what}: {report:?}");
@@ -422,7 +423,7 @@ async fn a_power_cut_at_any_moment_of_a_switch_of_the_ssds_policy_loses_nothing_
 #[tokio::test(start_paused = true)]
 async fn a_switch_of_the_ssds_policy_that_cannot_be_made_keeps_the_one_in_use() {
     let fixture = Fixture::new();
-    let store = fixture.builder().ssd_policy("lru2").open().await.unwrap();
+    let store = fixture.builder().ssd_policy(zoned("lru2")).open().await.unwrap();
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     let unknown = store.policies().set_ssd("no such").await;
@@ -438,7 +439,7 @@ async fn a_switch_of_the_ssds_policy_that_cannot_be_made_keeps_the_one_in_use() 
 #[tokio::test(start_paused = true)]
 async fn a_switched_ssd_policy_outlives_an_exchange_of_the_ssd() {
     let fixture = Fixture::new();
-    let store = fixture.builder().ssd_policy("lru2").open().await.unwrap();
+    let store = fixture.builder().ssd_policy(zoned("lru2")).open().await.unwrap();
     let space = grown(&store).await;
     // A policy set while there is no SSD applies to the one attached next.
     store.ssd().set_mode(SsdMode::Off).await.unwrap();
@@ -462,7 +463,7 @@ async fn a_switched_ssd_policy_outlives_an_exchange_of_the_ssd() {
 #[tokio::test(start_paused = true)]
 async fn the_policy_of_a_new_ssd_knows_the_pages_in_memory() {
     let fixture = Fixture::new();
-    let store = fixture.builder().ssd_policy("cac").open().await.unwrap();
+    let store = fixture.builder().ssd_policy(zoned("cac")).open().await.unwrap();
     let space = grown(&store).await;
     store.sync().await.unwrap();
     let tracked = || {
@@ -491,7 +492,7 @@ async fn the_policy_of_a_new_ssd_knows_the_pages_in_memory() {
 #[tokio::test(start_paused = true)]
 async fn the_policy_of_a_new_ssd_has_the_costs_that_were_set_while_it_was_formatted() {
     let fixture = Fixture::new();
-    let store = Arc::new(fixture.builder().ssd_policy("cac").open().await.unwrap());
+    let store = Arc::new(fixture.builder().ssd_policy(zoned("cac")).open().await.unwrap());
     let space = grown(&store).await;
     let new = blank_ssd("new", 5);
     new.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(10))).on(IoOp::Write).times(1));

@@ -72,7 +72,7 @@ fn every_public_future_is_send(
     is_send(store.export_stats("stats", Duration::ZERO));
     is_send(store.resize_pool(0));
     is_send(store.replace_ssd(SsdReplacement::path("ssd")));
-    is_send(store.policies().set_ssd(SsdPolicy::Auto));
+    is_send(store.policies().set_ssd(SsdPolicy::default()));
     is_send(store.ssd().acknowledge_loss());
     is_send(store.shutdown());
     is_send(store.wait_closed());

@@ -1,7 +1,7 @@
 //! Costs measured while the store runs on devices of known speed; they do not depend on the configured costs.
 
 use pagetier::{
-    Costs, MemoryManifest, PageId,
+    CostSource, Costs, MemoryManifest, PageId,
     device::{COST_POINTS, DeviceModel, EmulatedClock, EmulatedDevice, MemoryDevice},
 };
 use pagetier::{PageSize, PageStore, device::SharedDevice};
@@ -23,15 +23,15 @@ async fn used(points: Option<usize>) -> PageStore {
     let equal = Costs { hdd_read_ms: 1.0, hdd_write_ms: 1.0, ssd_read_ms: 1.0, ssd_write_ms: 1.0 };
     let mut builder = PageStore::builder()
         .in_memory(Arc::new(MemoryManifest::default()))
-        .hdd_device(device("hdd", DeviceModel::paper_hdd()))
-        .ssd_device(device("ssd", DeviceModel::paper_ssd()))
+        .hdd(device("hdd", DeviceModel::paper_hdd()))
+        .ssd(device("ssd", DeviceModel::paper_ssd()))
         .page_size(PageSize::MIN)
         .ssd_bytes(500 * PAGE)
-        .pool_bytes(200 * PAGE)
-        .costs(equal);
-    if let Some(points) = points {
-        builder = builder.online_costs(points);
-    }
+        .pool_bytes(200 * PAGE);
+    builder = match points {
+        Some(points) => builder.costs(CostSource::Online { points, start: Some(equal) }),
+        None => builder.costs(equal),
+    };
     let store = builder.open().await.unwrap();
     let space = store.spaces().create("t").await.unwrap();
     for _ in 0..PAGES {

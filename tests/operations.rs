@@ -278,7 +278,7 @@ impl Image {
     /// Opens the store with the SSD that it was using.
     async fn open(&self, what: &str) -> PageStore {
         for (ssd, bytes) in &self.ssds {
-            let builder = self.fixture.builder().ssd_device(Arc::clone(ssd) as SharedDevice);
+            let builder = self.fixture.builder().ssd(Arc::clone(ssd) as SharedDevice);
             match builder.ssd_bytes(*bytes).open().await {
                 Ok(store) => return store,
                 Err(OpenError::SsdMissing { .. }) => {}

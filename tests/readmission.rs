@@ -1,6 +1,6 @@
 //! The SSD is taken back after a failure: nothing synced is lost, and the store works meanwhile.
 
-use crate::fixture::{self, Fixture, PAGES, expect_all, grown, read, write, write_all};
+use crate::fixture::{self, Fixture, PAGES, expect_all, grown, read, write, write_all, zoned};
 use pagetier::{
     Builder, DrainOptions, Error, Location, PageId, PageStore, SpaceHints, SpaceId, SsdMode, SsdState,
     errors::{PoolError, TierError},
@@ -25,7 +25,7 @@ fn fixture(model: FlushFailure) -> Fixture {
 fn roomy(fixture: &Fixture, broken: Option<Mutation>) -> Builder {
     // Which pages leave memory, and when, is a part of these schedules: not left to the default.
     let builder = fixture.breaking(broken).pool_bytes(84 * fixture::PAGE).pool_policy("gd2l:frequency");
-    builder.ssd_bytes(600 * fixture::PAGE).zone_percent(70.0)
+    builder.ssd_bytes(600 * fixture::PAGE).ssd_policy("auto:zone=70")
 }
 
 /// Some pages that have copies on the SSD.
@@ -69,7 +69,7 @@ async fn lost_after_a_failed_flush(
     policy: &str,
 ) -> usize {
     let fixture = fixture(model);
-    let store = roomy(&fixture, broken).ssd_policy(policy).open().await.unwrap();
+    let store = roomy(&fixture, broken).ssd_policy(format!("{policy}:zone=70")).open().await.unwrap();
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
@@ -104,7 +104,11 @@ async fn lost_after_a_failed_flush(
     store.validate().unwrap();
     store.sync().await.unwrap();
     drop(store);
-    let store = roomy(&fixture.after_power_cut(1), None).ssd_policy(policy).open().await.unwrap();
+    let store = roomy(&fixture.after_power_cut(1), None)
+        .ssd_policy(format!("{policy}:zone=70"))
+        .open()
+        .await
+        .unwrap();
     for no in 0..PAGES {
         lost += usize::from(!good(no, &read(&store, space, no).await));
     }
@@ -271,7 +275,7 @@ async fn a_page_in_its_second_life_never_falls_back_to_its_first() {
 /// Returns the number of pages that pass for lost.
 async fn lost_over_volatile_homes(broken: Option<Mutation>) -> usize {
     let fixture = Fixture::new();
-    let store = fixture.breaking(broken).ring_pages(0).ssd_policy("tac").open().await.unwrap();
+    let store = fixture.breaking(broken).ring_pages(0).ssd_policy(zoned("tac")).open().await.unwrap();
     let space = grown(&store).await;
     store.sync().await.unwrap();
     for no in 0..PAGES {

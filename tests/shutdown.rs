@@ -337,7 +337,7 @@ async fn a_store_whose_ssd_fails_at_its_shutdown_makes_no_ring_afterwards() {
     let (directory, fixture) =
         (tempfile::tempdir().unwrap(), Fixture::with_latency(Duration::ZERO, Duration::ZERO));
     let ssd = Arc::clone(&fixture.ssd) as SharedDevice;
-    let builder = PageStore::builder().directory(directory.path()).ssd_device(ssd).page_size(PageSize::MIN);
+    let builder = PageStore::builder().directory(directory.path()).ssd(ssd).page_size(PageSize::MIN);
     let builder = builder.ssd_bytes(SSD_PAGES * PAGE).pool_bytes(60 * PAGE).ssd_mode(SsdMode::WriteThrough);
     let store = builder.open().await.unwrap();
     let space = store.spaces().create("t").await.unwrap();

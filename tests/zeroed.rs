@@ -385,7 +385,7 @@ async fn a_restored_store_knows_what_was_written_to_it() {
     let to = Destination::new();
     to.restore(dir.path(), None).await.unwrap();
     to.hdd_write(home(LOST, PAGE), &Fault::Zeroes.bytes(PAGE)).await;
-    let store = to.builder().create(false).open().await.unwrap();
+    let store = to.builder().create(pagetier::Create::Never).open().await.unwrap();
     expect_corrupt(&store, lost, "restored").await;
     assert!(is_absent(&store.get(PageId::new(space, NEVER)).await));
 }

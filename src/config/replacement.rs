@@ -1,6 +1,6 @@
 //! What `replace_ssd` puts into use.
 
-use super::frozen::Place;
+use super::choices::Place;
 use pagetier_devio::SharedDevice;
 use std::path::Path;
 

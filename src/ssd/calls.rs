@@ -98,8 +98,7 @@ impl Ssd<'_> {
     /// journal and the map. A budget that does not cover these stays overdrawn;
     /// [`TierStats::write_budget`](crate::stats::TierStats) reports the rate and the factor.
     ///
-    /// Less than 1 MiB per day counts as 1 MiB. Each opening starts a new budget
-    /// ([`Builder::ssd_write_budget`](crate::Builder::ssd_write_budget)).
+    /// Less than 1 MiB per day counts as 1 MiB. An opening has no budget: call this after each.
     pub fn set_write_budget(self, bytes_per_day: Option<u64>) {
         let shared = &self.0.shared;
         shared.tier.set_write_budget(bytes_per_day, shared.costs());

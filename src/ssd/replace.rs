@@ -1,6 +1,6 @@
 //! Replaces the SSD in use with another: larger, smaller, or new.
 
-use crate::config::frozen::Place;
+use crate::config::choices::Place;
 use crate::config::replacement::SsdReplacement;
 use crate::error::{Error, OpenError};
 use crate::store::shared::Shared;

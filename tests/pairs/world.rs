@@ -84,13 +84,13 @@ impl Disks {
     fn builder(&self, ssd: &Arc<SimDevice>, bytes: u64) -> Builder {
         PageStore::builder()
             .in_memory(Arc::clone(&self.manifest))
-            .hdd_device(Arc::clone(&self.hdd) as SharedDevice)
-            .ssd_device(Arc::clone(ssd) as SharedDevice)
+            .hdd(Arc::clone(&self.hdd) as SharedDevice)
+            .ssd(Arc::clone(ssd) as SharedDevice)
             .ring_device(Arc::clone(&self.ring) as SharedDevice)
             .page_size(PageSize::MIN)
             .ssd_bytes(bytes)
             .ring_pages(8)
-            .zone_percent(30.0)
+            .ssd_policy("auto:zone=30")
             .exhausted_after(Duration::from_secs(2))
             .pool_bytes(POOL_BYTES)
     }

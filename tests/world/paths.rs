@@ -412,7 +412,15 @@ async fn a_file_with_data_is_never_taken_for_a_blank_one() {
     }
     assert_eq!(contents(&at("files")), before);
     // `force` overwrites; files without data need none.
-    builder(&at("forced")).hdd(&files[0]).force(true).open().await.unwrap().close().await.unwrap();
+    builder(&at("forced"))
+        .hdd(&files[0])
+        .create(pagetier::Create::Overwriting)
+        .open()
+        .await
+        .unwrap()
+        .close()
+        .await
+        .unwrap();
     fs::write(at("empty"), []).unwrap();
     File::create(at("hole")).unwrap().set_len(1 << 30).unwrap();
     let blank = builder(&at("blank")).hdd(at("hole")).ssd(at("empty")).open().await;
@@ -432,7 +440,7 @@ async fn a_refused_opening_leaves_nothing_behind() {
         builder(&at("a/b/c")).ssd_bytes(1000).open().await,
         builder(&at("a/b/c")).hdd(at("folder/")).open().await,
         builder(&at("a/b/c")).hdd(outer.path()).open().await,
-        builder(&at("a/b/c")).create(false).open().await,
+        builder(&at("a/b/c")).create(pagetier::Create::Never).open().await,
         builder(&at("a/b/c")).open_read_only().await,
     ] {
         let error = refused.unwrap_err();
@@ -466,7 +474,7 @@ async fn a_missing_manifest_is_named() {
     let before = contents(&directory);
     for refused in [
         builder(&directory).open().await.map(drop),
-        builder(&directory).create(false).open().await.map(drop),
+        builder(&directory).create(pagetier::Create::Never).open().await.map(drop),
         builder(&directory).open_read_only().await.map(drop),
         builder(&directory).inspect().await.map(drop),
     ] {

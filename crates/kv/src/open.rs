@@ -7,7 +7,7 @@ use crate::durable;
 use crate::error::KvError;
 use crate::kv::Kv;
 use crate::options::Options;
-use pagetier::{Builder, OpenError, PageSize, PageStore};
+use pagetier::{Builder, CostSource, Create, OnHdd, OpenError, PageSize, PageStore};
 use pagetier_btree::Tree;
 use pagetier_wal::{Keep, LoggedStore, Wal, WalOptions};
 use std::sync::Arc;
@@ -48,12 +48,10 @@ impl Kv {
         if keep && in_dir && !survives.exists() {
             durable::create_file(&survives)?;
         }
-        let mut builder = PageStore::builder().directory(&pages).create(options.create);
+        let create = if options.create { Create::OnBlank } else { Create::Never };
+        let mut builder = PageStore::builder().directory(&pages).create(create);
         builder = builder.pool_bytes(options.pool_bytes);
         builder = builder.accept_ssd_loss(options.accept_ssd_loss).accept_log_loss(options.accept_log_loss);
-        if let Some(length) = options.lease {
-            builder = builder.lease(length);
-        }
         let ssd = options.ssd.clone().unwrap_or_else(|| pages.join("ssd.cache"));
         let gone = options.accept_ssd_loss && !wal.is_new() && !ssd.exists();
         if let Some(bytes) = options.ssd_bytes.or(gone.then_some(0)) {
@@ -67,7 +65,10 @@ impl Kv {
         }
         if let Some(device) = &options.hdd_device {
             // What a page costs there is anyone's guess, and changes with the cluster's load.
-            builder = builder.hdd_device(Arc::clone(device)).manifest_on_hdd(true).online_costs(COST_POINTS);
+            let manifest = OnHdd::default();
+            let manifest = options.lease.map_or(manifest, |length| manifest.lease(length));
+            builder = builder.hdd(Arc::clone(device)).manifest(manifest);
+            builder = builder.costs(CostSource::online(COST_POINTS));
         }
         if let Some(ssd) = &options.ssd {
             builder = builder.ssd(ssd);

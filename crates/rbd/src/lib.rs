@@ -9,8 +9,8 @@
 //! let homes = cluster.open("rbd/homes".parse()?, ImageOptions::default()).await?;
 //! let store = pagetier::PageStore::builder()
 //!     .directory("store")
-//!     .hdd_device(Arc::new(homes))
-//!     .manifest_on_hdd(true)
+//!     .hdd(Arc::new(homes))
+//!     .manifest(pagetier::OnHdd::default())
 //!     .open()
 //!     .await?;
 //! store.close().await?;

@@ -16,7 +16,8 @@ fn text(path: &Path) -> &str {
 /// Checks that the store opens with the SSD at `ssd`, or with none, and has every page in version 2.
 fn is_whole(store: &Path, ssd: Option<&Path>, what: &str) {
     runtime().block_on(async {
-        let builder = PageStore::builder().directory(store).create(false).pool_bytes(4 << 20);
+        let builder =
+            PageStore::builder().directory(store).create(pagetier::Create::Never).pool_bytes(4 << 20);
         let builder = if let Some(ssd) = ssd { builder.ssd(ssd) } else { builder };
         let open = builder.open_read_only().await.unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!(open.ssd().mode() == SsdMode::Off, ssd.is_none(), "{what}");

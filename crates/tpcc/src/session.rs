@@ -12,7 +12,7 @@ use crate::policies::Policies;
 use crate::report::{self, Reopened, Row, Setup};
 use crate::run::{Measured, Plan, Stop, run};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use pagetier::{PageStore, device::COST_POINTS, what_if::WhatIfOptions};
+use pagetier::{CostSource, PageStore, device::COST_POINTS, what_if::WhatIfOptions};
 use pagetier_control::Control;
 use pagetier_devio::VirtualClock;
 use pagetier_ghost::chart;
@@ -248,25 +248,18 @@ impl<'c> Session<'c> {
     ) -> Result<Opened, SessionError> {
         let cli = self.cli;
         let wal = self.location.wal(notes).await?;
-        let mut opening = self.location.for_run(policies, notes)?;
-        opening.builder = opening
-            .builder
-            .zone_percent(cli.zone_percent)
-            .cluster_pages(cli.cluster_pages)
-            .log_gate(wal.gate());
+        let mut opening = self.location.for_run(&policies.with_sizes(cli), notes)?;
+        opening.builder = opening.builder.log_gate(wal.gate());
         if let Some(costs) = cli.costs {
             opening.builder = opening.builder.costs(costs);
         }
         // What a page costs on a device of another kind is anyone's guess, and changes with a cluster's load.
         let unknown = (self.location.is_on_a_device() && cli.costs.is_none()).then_some(COST_POINTS);
         if let Some(points) = cli.online_costs.map(NonZeroUsize::get).or(unknown) {
-            opening.builder = opening.builder.online_costs(points);
+            opening.builder = opening.builder.costs(CostSource::Online { points, start: cli.costs });
         }
         if let Some(size) = cli.page_size {
             opening.builder = opening.builder.page_size(size);
-        }
-        if let Some(entries) = cli.outqueue {
-            opening.builder = opening.builder.outqueue(entries);
         }
         let (delays, file_backend) = (opening.delays(), opening.backend);
         // In real time, recovery, warm-up and checks run without the delays of emulated devices, unless the

@@ -57,11 +57,11 @@ impl Devices {
     fn builder(&self) -> Builder {
         let device = |device: &Arc<SimDevice>| Arc::clone(device) as SharedDevice;
         let builder = PageStore::builder().in_memory(Arc::clone(&self.manifest));
-        let builder = builder.hdd_device(device(&self.hdd)).ssd_device(device(&self.ssd));
+        let builder = builder.hdd(device(&self.hdd)).ssd(device(&self.ssd));
         // Which pages leave memory, and when, is a part of the schedule.
         let builder = builder.ring_device(device(&self.ring)).pool_policy("gd2l:frequency");
         let builder = builder.page_bytes(PAGE).pool_bytes(84 * PAGE).ssd_bytes(600 * PAGE);
-        builder.ring_pages(8).zone_percent(70.0).accept_ssd_loss(self.accepts_loss)
+        builder.ring_pages(8).ssd_policy("auto:zone=70").accept_ssd_loss(self.accepts_loss)
     }
 
     async fn open(&self, keep: Keep) -> LoggedStore {

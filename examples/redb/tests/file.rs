@@ -131,7 +131,7 @@ fn bytes_beside_those_that_are_written_stay_through_a_power_cut() {
         let manifest = Arc::new(MemoryManifest::default());
         let open = |hdd: &Arc<SimDevice>, ssd: &Arc<SimDevice>, manifest: &Arc<MemoryManifest>| {
             let builder = PageStore::builder().in_memory(Arc::clone(manifest)).page_size(PageSize::MIN);
-            let builder = builder.hdd_device(Arc::clone(hdd) as _).ssd_device(Arc::clone(ssd) as _);
+            let builder = builder.hdd(Arc::clone(hdd) as _).ssd(Arc::clone(ssd) as _);
             open_as(builder.ssd_bytes(2 << 20).pool_bytes(2 << 20))
         };
         let (store, file) = open(&hdd, &ssd, &manifest);

@@ -171,8 +171,8 @@ fn a_power_cut_takes_no_commit() {
         let manifest = Arc::new(MemoryManifest::default());
         let builder = |hdd: &Arc<SimDevice>, ssd: &Arc<SimDevice>, manifest: &Arc<MemoryManifest>| {
             let builder =
-                PageStore::builder().in_memory(Arc::clone(manifest)).hdd_device(Arc::clone(hdd) as _);
-            builder.ssd_device(Arc::clone(ssd) as _).ssd_bytes(2 << 20).pool_bytes(2 << 20)
+                PageStore::builder().in_memory(Arc::clone(manifest)).hdd(Arc::clone(hdd) as _);
+            builder.ssd(Arc::clone(ssd) as _).ssd_bytes(2 << 20).pool_bytes(2 << 20)
         };
         let known = Known::new(builder(&hdd, &ssd, &manifest), Journals::InTheStore);
         let connection = known.connect(mode).unwrap();
@@ -215,8 +215,8 @@ fn a_full_disk_is_sqlites_own_error_and_nothing_is_lost() {
     for mode in MODES {
         let power = SimPower::new();
         let hdd = SimDevice::new("hdd", 0, 1, &power).with_size_max(9 << 20);
-        let builder = PageStore::builder().in_memory(Arc::default()).hdd_device(Arc::new(hdd));
-        let builder = builder.ssd_device(Arc::new(MemoryDevice::new("ssd", 0))).ssd_bytes(2 << 20);
+        let builder = PageStore::builder().in_memory(Arc::default()).hdd(Arc::new(hdd));
+        let builder = builder.ssd(Arc::new(MemoryDevice::new("ssd", 0))).ssd_bytes(2 << 20);
         let folder = tempfile::tempdir().unwrap();
         let known = Known::new(builder.pool_bytes(2 << 20), Journals::In(folder.path().to_owned()));
         let connection = known.connect(mode).unwrap();

@@ -1,11 +1,11 @@
 //! The choice of the pool policy, typed and by name.
 
-use super::{by_name, write_options};
-use crate::PoolPolicyFactory;
+use super::{by_name, catalogues, joined, write_options};
 use crate::pool::{
     AdaptivePool, FramePolicy, FramePolicyParams, Gd2l, Gd2lOptions, Gd2lWeighted, Lru, MidpointLru,
 };
 use crate::rivals::{RivalPool, WindowPercent};
+use crate::{CLUSTER_PAGES_MAX, PoolPolicyFactory};
 use std::fmt;
 
 /// The policy that replaces the pool's pages. It converts to and from names such as `auto`, `gd2l`,
@@ -67,13 +67,23 @@ impl PoolPolicy {
     pub fn known() -> String {
         format!(
             "{}; gd2l with options, as in gd2l:{FREQUENCY},{WRITE_BACK}; cflru, ref and cfdc with their window in per \
-             cent of the pool, as in cfdc-75",
+             cent of the pool, as in cfdc-75; ref, cfdc and sawc with pages per cluster (ref: per block), from 1 to \
+             {CLUSTER_PAGES_MAX}, as in cfdc-75:cluster=64",
             Self::names().join(", ")
         )
     }
 
+    /// Finds a policy outside of this module. It sees the whole text: what stands behind a colon is its own.
+    fn in_catalogues(name: &str, options: Vec<String>) -> Option<Self> {
+        let whole = joined(name, options);
+        catalogues().into_iter().find_map(|catalogue| (catalogue.pool)(&whole)).map(Self::Custom)
+    }
+
     /// Returns this policy with the option `name` enabled, if it has that option.
     fn with_option(self, name: &str) -> Option<Self> {
+        if let Self::Custom(_) = self {
+            return Self::in_catalogues(&self.to_string(), vec![name.to_owned()]);
+        }
         let Self::Gd2l(options) = self else { return None };
         match name {
             FREQUENCY => Some(Self::Gd2l(Gd2lOptions { frequency: true, ..options })),
@@ -102,7 +112,7 @@ impl fmt::Display for PoolPolicy {
     }
 }
 
-by_name!(PoolPolicy, "pool", pool, pool_names);
+by_name!(PoolPolicy, "pool", pool_names);
 
 #[cfg(test)]
 mod tests {
@@ -119,7 +129,8 @@ mod tests {
             assert_eq!((read(&name), read(&name.to_uppercase())), (Some(*policy), Some(*policy)), "{name}");
             assert!(PoolPolicy::known().contains(&name), "{name}");
         }
-        for text in ["gd2l:frequency", "gd2l:frequency,write-back", "cfdc-75", "cflru-1", "ref-100"] {
+        let more = ["gd2l:frequency", "gd2l:frequency,write-back", "cfdc-75", "cflru-1", "ref-100"];
+        for text in more.into_iter().chain(["cfdc:cluster=1", "ref-75:cluster=8", "sawc:cluster=65536"]) {
             assert_eq!(read(text).map(|policy| policy.to_string()).as_deref(), Some(text));
         }
         assert_eq!(read("cfdc-50"), read("cfdc"));
@@ -143,6 +154,13 @@ mod tests {
             "gd2l:frequency,",
             "auto:frequency",
             "auto:pin=lru",
+            "cfdc:cluster=0",
+            "cfdc:cluster=65537",
+            "cfdc:cluster=",
+            "cfdc:cluster=+4",
+            "cfdc:cluster=4,cluster=8",
+            "cflru:cluster=64",
+            "casa:cluster=64",
         ];
         for text in bad {
             let error = text.parse::<PoolPolicy>().expect_err(text).to_string();

@@ -6,7 +6,7 @@ use super::moment::bounded_power;
 use super::plan::Plan;
 use super::probe::{Lease, Probe};
 use super::world::{is_busy, names_the_record};
-use pagetier::{OpenError, PageStore};
+use pagetier::{Create, OpenError, PageStore};
 use pagetier_devio::{SharedDevice, SimDevice};
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -44,7 +44,8 @@ pub(super) async fn intrude(probe: Arc<Probe>, plan: Arc<Plan>, mut rng: SmallRn
         }
         let saves = manifest.saves();
         probe.mark(State::Intruded);
-        let opened = plan.builder_on(disks, &manifest).force(way != Way::Same).open().await;
+        let create = if way == Way::Same { Create::OnBlank } else { Create::Overwriting };
+        let opened = plan.builder_on(disks, &manifest).create(create).open().await;
         match opened {
             Ok(_) => return Err(format!("a second opener ({way:?}) opens the store while it is open")),
             Err(error) if !is_busy(&error) => {

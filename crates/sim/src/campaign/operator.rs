@@ -74,7 +74,7 @@ impl Worker {
     }
 
     pub(super) async fn switch(&mut self) -> Outcome {
-        let policy = Plan::any_ssd_policy(&mut self.rng);
+        let policy = self.plan.ssd_policy_named(Plan::any_ssd_policy(&mut self.rng));
         let store = Arc::clone(&self.store);
         self.model.lock().doing.switch += 1;
         let ended = |doing: &mut Doing| doing.switch -= 1;
@@ -99,7 +99,7 @@ impl Worker {
             0 => Request::Stat {},
             1 => Request::SetPolicy {
                 pool: Some(Plan::any_pool_policy(&mut self.rng).to_owned()),
-                ssd: Some(Plan::any_ssd_policy(&mut self.rng).to_owned()),
+                ssd: Some(self.plan.ssd_policy_named(Plan::any_ssd_policy(&mut self.rng))),
             },
             2 => Request::SetBudget { bytes_per_day: [None, Some(1 << 30)][self.rng.random_range(0..2)] },
             3 => Request::ResizePool { bytes: self.plan.pool_bytes(self.rng.random_range(18..=60)) },
@@ -302,10 +302,10 @@ async fn restored(plan: &Plan, chain: &Path, to: &Path, number: u32) -> Result<P
         let builder = plan.builder().ssd_bytes(0).ring_pages(4).mutation(None).directory(to);
         // The paused clock waits for its saves.
         let builder = builder.before_saves(|| ());
-        builder.hdd_device(Arc::clone(&hdd)).ring_device(Arc::clone(&ring))
+        builder.hdd(Arc::clone(&hdd)).ring_device(Arc::clone(&ring))
     };
     builder().restore(chain, Some(number), |_| ()).await.map_err(|error| error.to_string())?;
-    builder().create(false).open().await.map_err(|error| error.to_string())
+    builder().create(pagetier::Create::Never).open().await.map_err(|error| error.to_string())
 }
 
 async fn judge(

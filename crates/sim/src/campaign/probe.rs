@@ -13,7 +13,7 @@ use super::peek;
 use super::plan::Plan;
 use super::running::{Drawn, Running};
 use super::saves::Saves;
-use pagetier::{Builder, LogGate, MemoryManifest, PageSize, PageStore, SsdState};
+use pagetier::{Builder, Create, LogGate, MemoryManifest, PageSize, PageStore, SsdState};
 use pagetier_devio::{FlushFailure, IoClass, SimDevice, SimMoment, SimPower};
 use pagetier_ssdcache::{Layout, SLOTS_MIN};
 use parking_lot::Mutex;
@@ -183,7 +183,7 @@ impl Probe {
         let builder = {
             let inside = self.inside.lock();
             builder
-                .force(inside.force)
+                .create(if inside.force { Create::Overwriting } else { Create::OnBlank })
                 .accept_ssd_loss(inside.accepts_loss)
                 .accept_log_loss(inside.accepts_loss)
         };
