@@ -2,7 +2,7 @@
 //! program's data is refused, wherever the data is.
 
 use crate::fixture::{self, Fixture, PAGES, expect_all, grown};
-use pagetier::{Builder, Create, Error, OpenError, PageId, PageSize, SsdMode};
+use pagetier::{Builder, Error, OpenError, PageId, PageSize, SsdMode, options::Create};
 use pagetier_devio::{Device, SimDevice, SimPower};
 use std::sync::Arc;
 
@@ -63,7 +63,7 @@ async fn a_device_with_data_further_in_is_refused() {
         };
         assert!(matches!(&refused, Err(Error::Attach(error)) if is_foreign(error)), "{refused:?}");
         assert!(unchanged(&device));
-        assert_eq!(store.ssd().mode(), SsdMode::Off);
+        assert_eq!(store.stats().ssd.mode, SsdMode::Off);
         store.sync().await.unwrap();
         store.close().await.unwrap();
     }

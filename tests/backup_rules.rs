@@ -83,7 +83,7 @@ async fn restored(from: &Path) -> (tempfile::TempDir, PageStore, SpaceId) {
         builder.hdd(Arc::clone(&hdd)).ring_device(Arc::clone(&ring)).pool_bytes(60 * 4096)
     };
     builder().restore(from, None, |_| ()).await.unwrap();
-    let store = builder().create(pagetier::Create::Never).open().await.unwrap();
+    let store = builder().create(pagetier::options::Create::Never).open().await.unwrap();
     let space = store.spaces().find("t").unwrap();
     (dir, store, space)
 }
@@ -212,7 +212,7 @@ async fn shown_by_discards(rule: Option<Mutation>) -> Vec<(u32, u32, u32)> {
     let page = |no| PageId::new(space, no);
     let at_home = |no: &u32| store.location(page(*no)) == Location::Hdd;
     let pages: Vec<PageId> = (0..PAGES).filter(at_home).take(20).map(page).collect();
-    assert_eq!(store.free_pages(&pages).await.unwrap(), 20);
+    assert_eq!(store.free(&pages).await.unwrap(), 20);
     let dir = tempfile::tempdir().unwrap();
     backup(&store, dir.path()).await;
     for _ in &pages {
@@ -443,9 +443,8 @@ async fn the_first_backup_after_the_ssd_is_exchanged_is_full() {
     let dir = tempfile::tempdir().unwrap();
     backup(&store, dir.path()).await;
     assert_eq!(backup(&store, dir.path()).await.full_because, None);
-    let next = crate::changing::blank_ssd("next", 7) as SharedDevice;
-    let next = pagetier::SsdReplacement::device(next).bytes(200 * PAGE);
-    store.replace_ssd(next).await.unwrap();
+    let next = crate::changing::blank_ssd("next", 7);
+    store.ssd().replace(next, 200 * PAGE).await.unwrap();
     let because = backup(&store, dir.path()).await.full_because;
     assert!(because.is_some_and(|why| why.contains("exchanged")), "{because:?}");
     write_all(&store, space, 2).await;

@@ -2,8 +2,10 @@
 
 use pagetier::errors::PoolSizeError::TooSmall;
 use pagetier::{
-    CostSource, Costs, Create, Error, OpenError, PageId, PageSize, PageStore,
+    Builder, Costs, Error, OpenError, Options, PageId, PageSize, PageStore,
     device::{Backend, DirectIo},
+    options::CostSource,
+    options::Create,
 };
 use std::path::Path;
 
@@ -19,7 +21,9 @@ async fn small(path: &Path) -> Result<PageStore, OpenError> {
 async fn invalid_page_sizes_are_refused() {
     let dir = dir();
     for bytes in [0, 512, 2048, 5000, 16383, 131_072] {
-        let open = PageStore::builder().directory(dir.path().join("s")).page_bytes(bytes).open().await;
+        let mut options = Options::default();
+        (options.directory, options.page_bytes) = (Some(dir.path().join("s")), Some(bytes));
+        let open = Builder::from_options(options).open().await;
         assert!(matches!(open, Err(OpenError::PageSize(_))), "{bytes}");
     }
     assert!(!dir.path().join("s").exists(), "nothing was created");
@@ -187,7 +191,7 @@ async fn both_backends_serve_the_same_store() {
         PageStore::builder().directory(dir.path()).pool_bytes(2 << 20).ssd_bytes(8 << 20).io(backend).open()
     };
     let store = open(Backend::Threads).await.unwrap();
-    assert_eq!(store.io_backend(), "threads");
+    assert_eq!(store.stats().io_backend, "threads");
     let space = store.spaces().create("t").await.unwrap();
     for no in 0..600u32 {
         store.allocate(space).await.unwrap()[..4].copy_from_slice(&no.to_le_bytes());

@@ -3,7 +3,7 @@
 use crate::fixture::{Fixture, PAGE, PAGES, expect_all, grown, read, version_of, write, write_all, zoned};
 use pagetier::{
     Costs, Error, OpenError, PageId, PageSize, PageStore, PoolPolicy, SpaceId, SsdMode, SsdPolicy,
-    SsdReplacement, errors::Advice, scrub::ScrubOptions,
+    errors::Advice, scrub::ScrubOptions,
 };
 use pagetier_devio::{Device, Fault, FaultEffect, IoOp, SharedDevice, SimDevice, SimPower};
 use std::sync::Arc;
@@ -87,7 +87,7 @@ async fn an_ssd_is_replaced_under_load_and_a_power_cut_at_any_moment_loses_nothi
         let bytes = if seed % 2 == 0 { 260 * PAGE } else { 100 * PAGE };
         let replacing = tokio::spawn({
             let (store, new) = (Arc::clone(&store), Arc::clone(&new) as SharedDevice);
-            async move { store.replace_ssd(SsdReplacement::device(new).bytes(bytes)).await }
+            async move { store.ssd().replace(new, bytes).await }
         });
         tokio::time::sleep(Duration::from_micros(seed * 79_193 % 60_000)).await;
         let later = fixture.after_power_cut(seed);
@@ -129,11 +129,8 @@ async fn a_replaced_ssd_is_used_and_the_old_one_is_not_touched_again() {
     let slots = store.stats().ssd.slots;
     for (round, pages) in [(0, 400), (1, 120)] {
         let new = blank_ssd("new", 5 + round);
-        store
-            .replace_ssd(SsdReplacement::device(Arc::clone(&new) as SharedDevice).bytes(pages * PAGE))
-            .await
-            .unwrap();
-        assert_eq!(store.ssd().mode(), SsdMode::WriteBack);
+        store.ssd().replace(Arc::clone(&new) as SharedDevice, pages * PAGE).await.unwrap();
+        assert_eq!(store.stats().ssd.mode, SsdMode::WriteBack);
         assert_eq!(store.stats().ssd.slots > slots, round == 0);
         let written = fixture.ssd.stats().totals().write.ops;
         write_all(&store, space, 3 + round as u32).await;
@@ -164,28 +161,28 @@ async fn a_replacement_that_cannot_be_made_leaves_the_ssd_in_use() {
     // The replacement would format devices in use.
     for used in [&fixture.ssd, &fixture.hdd] {
         let device = Arc::clone(used) as SharedDevice;
-        let refused = attach(store.replace_ssd(SsdReplacement::device(device).bytes(200 * PAGE)).await);
+        let refused = attach(store.ssd().replace(device, 200 * PAGE).await);
         assert!(matches!(*refused, OpenError::DeviceInUse { .. }), "{refused:?}");
     }
-    let small = store.replace_ssd(SsdReplacement::device(blank_ssd("small", 1)).bytes(3 * PAGE)).await;
+    let small = store.ssd().replace(blank_ssd("small", 1), 3 * PAGE).await;
     assert!(matches!(*attach(small), OpenError::SsdTooSmall(_)));
     let data = blank_ssd("data", 2);
     data.grow(1 << 20).unwrap();
     data.implant(0, &[7; 4096]);
-    let foreign = store.replace_ssd(SsdReplacement::device(data).bytes(200 * PAGE)).await;
+    let foreign = store.ssd().replace(data, 200 * PAGE).await;
     assert!(matches!(*attach(foreign), OpenError::Foreign { .. }));
     let broken = blank_ssd("broken", 3);
     broken.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write));
-    assert!(store.replace_ssd(SsdReplacement::device(broken).bytes(200 * PAGE)).await.is_err());
+    assert!(store.ssd().replace(broken, 200 * PAGE).await.is_err());
     // A drain cannot complete.
     write_all(&store, space, 3).await;
     store.sync().await.unwrap();
     assert!(store.stats().ssd.dirty_pages > 0);
     fixture.hdd.inject(Fault::new(FaultEffect::NoSpace).on(IoOp::Write));
-    let stuck = store.replace_ssd(SsdReplacement::device(blank_ssd("new", 4)).bytes(200 * PAGE)).await;
+    let stuck = store.ssd().replace(blank_ssd("new", 4), 200 * PAGE).await;
     assert!(stuck.is_err(), "{stuck:?}");
     fixture.hdd.clear_faults();
-    assert_eq!(store.ssd().mode(), SsdMode::WriteBack);
+    assert_eq!(store.stats().ssd.mode, SsdMode::WriteBack);
     write_all(&store, space, 4).await;
     store.sync().await.unwrap();
     expect_all(&store, space, 4).await;
@@ -204,12 +201,12 @@ async fn on_files_the_ssd_in_use_is_refused_under_any_name() {
     std::fs::hard_link(path.join("ssd.cache"), dir.path().join("linked")).unwrap();
     std::os::unix::fs::symlink(path.join("hdd.vol"), dir.path().join("named")).unwrap();
     for name in ["linked", "named", "store/ssd.cache", "store/../store/hdd.vol"] {
-        let refused = store.replace_ssd(SsdReplacement::path(dir.path().join(name)).bytes(4 << 20)).await;
+        let refused = store.ssd().replace(dir.path().join(name), 4 << 20).await;
         let Err(Error::Attach(error)) = refused else { panic!("{name}: {refused:?}") };
         assert!(matches!(*error, OpenError::DeviceInUse { .. }), "{name}: {error}");
     }
     let larger = dir.path().join("larger");
-    store.replace_ssd(SsdReplacement::path(&larger).bytes(4 << 20)).await.unwrap();
+    store.ssd().replace(&larger, 4 << 20).await.unwrap();
     write_all(&store, space, 2).await;
     store.close().await.unwrap();
     std::fs::remove_file(path.join("ssd.cache")).unwrap();
@@ -255,10 +252,10 @@ async fn pages_keep_their_order_of_eviction_over_a_switch() {
     for no in 0..PAGES {
         read(&store, space, no * 7 % PAGES).await.unwrap();
     }
-    let before = store.hot_set(usize::MAX);
+    let before = store.hot_set().pages(usize::MAX);
     for to in ["gd2l", "lru"] {
         store.policies().set_pool(to).unwrap();
-        let after = store.hot_set(usize::MAX);
+        let after = store.hot_set().pages(usize::MAX);
         assert_eq!(after.len(), before.len());
         if to == "lru" {
             // GD2L evicts pages on the SSD before others.
@@ -290,16 +287,14 @@ async fn a_shutdown_in_the_middle_of_a_replacement_leaves_a_store_that_opens_wit
         store.sync().await.unwrap();
         let new = blank_ssd("new", 300 + u64::from(step));
         let bytes = 260 * PAGE;
-        let replacing =
-            store.replace_ssd(SsdReplacement::device(Arc::clone(&new) as SharedDevice).bytes(bytes));
+        let replacing = store.ssd().replace(Arc::clone(&new) as SharedDevice, bytes);
         let ending = async {
             tokio::time::sleep(Duration::from_millis(10) * step).await;
             store.shutdown().await
         };
         let (replaced, ended) = tokio::join!(replacing, ending);
         ended.unwrap();
-        let refused =
-            store.replace_ssd(SsdReplacement::device(Arc::clone(&new) as SharedDevice).bytes(bytes)).await;
+        let refused = store.ssd().replace(Arc::clone(&new) as SharedDevice, bytes).await;
         assert!(matches!(refused, Err(Error::Closed)), "{refused:?}");
         drop(store);
         let later = fixture.after_power_cut(u64::from(step));
@@ -361,7 +356,7 @@ async fn the_ssds_policy_is_switched_under_load_between_any_two_and_the_ssd_stay
             assert_eq!(after.pages, before.pages, "{from}, then {to}");
             assert!(after.dirty_pages <= before.dirty_pages, "{from}, then {to}");
         }
-        assert!(before.pages > 0 && store.ssd().state() == pagetier::SsdState::Active);
+        assert!(before.pages > 0 && store.stats().ssd.state() == pagetier::stats::SsdState::Active);
         check(&store, space, &known, &from.to_string()).await;
         store.validate().unwrap();
     }
@@ -450,7 +445,7 @@ async fn a_switched_ssd_policy_outlives_an_exchange_of_the_ssd() {
     }
     assert!(store.stats().ssd.counts.admitted_on_read > 0, "only TAC admits pages as they are read");
     let new = blank_ssd("new", 5) as SharedDevice;
-    store.replace_ssd(SsdReplacement::device(new).bytes(200 * PAGE)).await.unwrap();
+    store.ssd().replace(new, 200 * PAGE).await.unwrap();
     assert_eq!(store.policies().ssd().to_string(), "tac");
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
@@ -478,10 +473,7 @@ async fn the_policy_of_a_new_ssd_knows_the_pages_in_memory() {
     assert!(memory > 10 && known == 0, "{known} of {memory}");
     store.ssd().set_mode(SsdMode::WriteBack).await.unwrap();
     assert_eq!(tracked(), (memory, memory));
-    store
-        .replace_ssd(SsdReplacement::device(blank_ssd("new", 5) as SharedDevice).bytes(200 * PAGE))
-        .await
-        .unwrap();
+    store.ssd().replace(blank_ssd("new", 5) as SharedDevice, 200 * PAGE).await.unwrap();
     // The pool has made room for larger tables.
     let (memory, known) = tracked();
     assert!(memory > 10 && known == memory, "{known} of {memory}");
@@ -498,7 +490,7 @@ async fn the_policy_of_a_new_ssd_has_the_costs_that_were_set_while_it_was_format
     new.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(10))).on(IoOp::Write).times(1));
     let replacing = tokio::spawn({
         let store = Arc::clone(&store);
-        async move { store.replace_ssd(SsdReplacement::device(new as SharedDevice).bytes(200 * PAGE)).await }
+        async move { store.ssd().replace(new as SharedDevice, 200 * PAGE).await }
     });
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert!(!replacing.is_finished());

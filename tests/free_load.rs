@@ -134,7 +134,7 @@ async fn free(store: &PageStore, model: &Mutex<Model>, space: SpaceId, range: st
         moment.retain(|page, _| pages.contains(page));
         (before, moment)
     };
-    let freed = store.spaces().free(space, range).await;
+    let freed = store.free((space, range)).await;
     let mut model = model.lock().unwrap();
     match freed {
         Ok(_) => model.durable(&moment),

@@ -1,10 +1,10 @@
 //! Hints for spaces, under every policy, under load, with power cuts and faults.
 
 use crate::changing::{Known, blank_ssd, check, known, load};
-use crate::fixture::{Fixture, PAGE, PAGES, expect_all, fill, grown, read, write_all, zoned};
+use crate::fixture::{Fixture, PAGE, PAGES, expect_all, fill, grown, hints_of, read, write_all, zoned};
 use pagetier::{
     Error, Location, PageId, PageStore, PoolPolicy, Retention, SpaceHints, SpaceId, SsdMode, SsdPolicy,
-    SsdReplacement, scrub::ScrubOptions,
+    scrub::ScrubOptions,
 };
 use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SharedDevice, SimDevice, SimPower};
 use std::sync::Arc;
@@ -56,7 +56,7 @@ async fn hints_are_read_back_shown_and_forgotten_with_their_space_or_the_store()
     store.sync().await.unwrap();
     let hints = off().retention(Retention::KeepInMemory).frames_max(20);
     store.spaces().set_hints(space, hints).unwrap();
-    assert_eq!(store.spaces().hints(space).unwrap(), hints);
+    assert_eq!(hints_of(&store, space), hints);
     for no in 0..30 {
         read(&store, space, no).await.unwrap();
     }
@@ -72,17 +72,12 @@ async fn hints_are_read_back_shown_and_forgotten_with_their_space_or_the_store()
     assert_eq!(serde_json::from_str::<SpaceHints>("{}").unwrap(), SpaceHints::new());
 
     store.spaces().set_hints(space, SpaceHints::new()).unwrap();
-    assert_eq!(
-        store.spaces().hints(space).unwrap(),
-        SpaceHints::new(),
-        "none take the place of those before"
-    );
+    assert_eq!(hints_of(&store, space), SpaceHints::new(), "none take the place of those before");
     store.spaces().set_hints(space, hints).unwrap();
 
     store.spaces().drop(space).await.unwrap();
     for gone in [space, SpaceId(9)] {
         assert!(matches!(store.spaces().set_hints(gone, hints), Err(Error::NoSuchSpace { .. })));
-        assert!(matches!(store.spaces().hints(gone), Err(Error::NoSuchSpace { .. })));
     }
     let space = second(&store).await;
     store.spaces().set_hints(space, hints).unwrap();
@@ -90,7 +85,7 @@ async fn hints_are_read_back_shown_and_forgotten_with_their_space_or_the_store()
     assert!(matches!(store.spaces().set_hints(space, hints), Err(Error::Closed)));
     drop(store);
     let store = fixture.open().await;
-    assert_eq!(store.spaces().hints(space).unwrap(), SpaceHints::new());
+    assert_eq!(hints_of(&store, space), SpaceHints::new());
 }
 
 #[tokio::test(start_paused = true)]
@@ -323,10 +318,7 @@ async fn a_space_stays_off_a_replaced_ssd_and_one_that_comes_back() {
     let space = grown(&store).await;
     let other = second(&store).await;
     store.spaces().set_hints(space, off()).unwrap();
-    store
-        .replace_ssd(SsdReplacement::device(blank_ssd("new", 5) as SharedDevice).bytes(200 * PAGE))
-        .await
-        .unwrap();
+    store.ssd().replace(blank_ssd("new", 5) as SharedDevice, 200 * PAGE).await.unwrap();
     for version in 2..4 {
         write_all(&store, space, version).await;
         write_all(&store, other, version).await;

@@ -4,7 +4,7 @@
 use crate::fixture::{
     self, Fixture, PAGE, PAGES, RING_PAGES, SSD_PAGES, expect_all, grown, polled, write_all,
 };
-use pagetier::{Create, OpenError, PageId, PageSize, PageStore, SpaceId};
+use pagetier::{OpenError, PageId, PageSize, PageStore, SpaceId, options::Create};
 use pagetier_devio::{IoBuf, IoBufs, IoClass, SharedDevice, SimDevice, SimPower};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -264,7 +264,7 @@ async fn a_panic_in_the_gate_is_an_error_with_its_message_and_loses_nothing() {
         for result in [
             store.sync().await,
             store.flush_to(Lsn(u64::MAX - 1)).await,
-            store.spaces().free(space, 0..1).await.map(drop),
+            store.free((space, 0..1)).await.map(drop),
         ] {
             if let Err(error) = result {
                 assert_eq!(panic_in(&error).as_deref(), Some(message), "{error}");

@@ -3,7 +3,8 @@
 
 use crate::fixture::{Fixture, RING_PAGES, fill, read};
 use pagetier::{
-    Builder, CostSource, Create, Error, Lsn, OnHdd, OpenError, PageId, PageSize, PageStore, SpaceId,
+    Builder, Error, Lsn, OpenError, PageId, PageSize, PageStore, SpaceId, options::CostSource,
+    options::Create, options::OnHdd,
 };
 use pagetier_devio::{Device, Fault, FaultEffect, FlushFailure, IoOp, SimDevice, SimPower};
 use pagetier_ssdcache::Layout;

@@ -1,8 +1,9 @@
 //! Costs measured while the store runs on devices of known speed; they do not depend on the configured costs.
 
 use pagetier::{
-    CostSource, Costs, MemoryManifest, PageId,
+    Costs, MemoryManifest, PageId,
     device::{COST_POINTS, DeviceModel, EmulatedClock, EmulatedDevice, MemoryDevice},
+    options::CostSource,
 };
 use pagetier::{PageSize, PageStore, device::SharedDevice};
 use rand::rngs::SmallRng;

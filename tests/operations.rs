@@ -7,8 +7,7 @@ use crate::changing::{Known, blank_ssd, check, known};
 use crate::fixture::{Fixture, PAGE, PAGES, SSD_PAGES, grown, version_of, write};
 use pagetier::{
     Costs, DrainOptions, Error, OpenError, PageId, PageStore, PoolPolicy, Retention, SpaceHints, SpaceId,
-    SsdMode, SsdPolicy, SsdReplacement, SsdState, backup::BackupOptions, scrub::ScrubOptions,
-    what_if::WhatIfOptions,
+    SsdMode, SsdPolicy, backup::BackupOptions, scrub::ScrubOptions, stats::SsdState, what_if::WhatIfOptions,
 };
 use pagetier_devio::{Fault, FaultEffect, IoOp, SharedDevice, SimDevice, SimPower};
 use std::path::PathBuf;
@@ -194,7 +193,7 @@ impl Run {
             ReplaceSsd => {
                 let (new, bytes) = (blank_ssd("new", 90 + round), [260, 100][nth % 2] * PAGE);
                 self.ssds.lock().unwrap().push((Arc::clone(&new), bytes));
-                store.replace_ssd(SsdReplacement::device(new as SharedDevice).bytes(bytes)).await
+                store.ssd().replace(new as SharedDevice, bytes).await
             }
             Modes => {
                 let modes = [SsdMode::WriteThrough, SsdMode::Off, SsdMode::ReadOnly, SsdMode::WriteBack];
@@ -217,9 +216,9 @@ impl Run {
             }
             HotSet => {
                 let file = self.folder.join("hot");
-                store.export_hot(&file).await.map_err(|error| error.to_string())?;
-                store.import_hot(&file).await.map_err(|error| error.to_string())?;
-                store.keep_hot_set(Duration::from_millis(20)).await
+                store.hot_set().export(&file).await.map_err(|error| error.to_string())?;
+                store.hot_set().import(&file).await.map_err(|error| error.to_string())?;
+                store.hot_set().keep(Duration::from_millis(20)).await
             }
             Shrink => self.shrink().await,
             Hints => {
@@ -238,7 +237,7 @@ impl Run {
         for _ in 0..70 {
             drop(self.store.allocate(self.other).await?);
         }
-        self.store.spaces().free(self.other, 0..u32::MAX).await?;
+        self.store.free((self.other, 0..u32::MAX)).await?;
         self.store.spaces().shrink(self.other).await.map(drop)
     }
 
@@ -307,11 +306,11 @@ impl Image {
 async fn settles(store: &PageStore, what: &str) -> bool {
     let mut failed = None;
     for _ in 0..20 {
-        if store.ssd().state() == SsdState::Degraded || store.stats().ssd.refusing.is_some() {
+        if store.stats().ssd.state() == SsdState::Degraded || store.stats().ssd.refusing.is_some() {
             failed = store.ssd().readmit().await.err();
         }
         match store.sync().await {
-            Ok(()) if store.ssd().state() != SsdState::Degraded => return true,
+            Ok(()) if store.stats().ssd.state() != SsdState::Degraded => return true,
             Ok(()) => {}
             Err(error) => failed = Some(error),
         }

@@ -2,11 +2,15 @@
 
 use crate::fixture::{Fixture, PAGE, POOL_BYTES, RING_PAGES, SSD_PAGES, fill, read};
 use pagetier::{
-    Builder, CostSource, Costs, Create, Error, OnHdd, OpenError, Options, PageId, PageSize, PageStore,
-    SsdMode, SsdState,
+    Builder, Costs, Error, OpenError, Options, PageId, PageSize, PageStore, SsdMode,
     device::{Backend, DirectIo, MemoryDevice, SharedDevice},
     errors::Advice,
-    frames_for, pool_bytes_for,
+    frames_for,
+    options::CostSource,
+    options::Create,
+    options::OnHdd,
+    pool_bytes_for,
+    stats::SsdState,
 };
 use std::error::Error as _;
 use std::sync::Arc;
@@ -46,9 +50,9 @@ async fn the_ssd_of_the_options_waits_for_its_readmission() {
     }
     store.close().await.unwrap();
     let store = fixture.open().await;
-    assert_eq!(store.ssd().state(), SsdState::Off);
+    assert_eq!(store.stats().ssd.state(), SsdState::Off);
     store.ssd().readmit().await.unwrap();
-    assert_eq!(store.ssd().state(), SsdState::Active);
+    assert_eq!(store.stats().ssd.state(), SsdState::Active);
     for no in 0..60 {
         assert_eq!(read(&store, space, no).await.unwrap(), 1);
     }

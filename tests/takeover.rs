@@ -2,7 +2,8 @@
 
 use crate::fixture::{Fixture, PAGE, POOL_BYTES, RING_PAGES, SSD_PAGES, grown, read, write};
 use pagetier::{
-    Builder, DrainOptions, Error, OnHdd, OpenError, PageId, PageSize, PageStore, SpaceId, SsdEvent, SsdMode,
+    Builder, DrainOptions, Error, OpenError, PageId, PageSize, PageStore, SpaceId, SsdEvent, SsdMode,
+    options::OnHdd,
 };
 use pagetier_devio::{Fault, FaultEffect, SharedDevice, SimDevice, SimPower, SimSeat};
 use std::sync::Arc;

@@ -139,7 +139,7 @@ impl Host {
         let store = PageStore::builder()
             .directory(self.cli.host_dir(self.no).join(format!("shard-{shard}")))
             .hdd(self.cli.homes(shard))
-            .manifest(pagetier::OnHdd { bytes_max: 1 << 20, ..Default::default() })
+            .manifest(pagetier::options::OnHdd { bytes_max: 1 << 20, ..Default::default() })
             .accept_ssd_loss(!ssd.exists())
             .ssd(ssd)
             .ssd_bytes((self.cli.ssd_mib << 20) / u64::from(self.cli.shards))

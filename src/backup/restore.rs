@@ -128,7 +128,7 @@ async fn take_spaces(store: &PageStore, tail: &Tail) -> Result<(), Error> {
         let free = tail.free_in(*id, *pages);
         if !free.is_empty() {
             let ranges = free.iter().map(|(first, count)| first..first + count).collect();
-            store.shared.free_ranges(SpaceId(*id), ranges).await?;
+            store.shared.free_noting(SpaceId(*id), ranges, |_| ()).await?;
         }
     }
     Ok(())

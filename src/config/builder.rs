@@ -126,8 +126,8 @@ impl Builder {
     }
 
     /// The SSD's policy: a value such as [`SsdPolicy::None`], or a name such as `"cac:ageing"` or
-    /// `"auto:zone=5,outqueue=5000"`. Default: [`SsdPolicy::Auto`]. The policy may change between openings: the SSD's contents stay in use. An
-    /// unknown name makes [`Builder::open`] fail.
+    /// `"auto:zone=5,outqueue=5000"`. Default: `auto`. The policy may change between openings: the SSD's
+    /// contents stay in use. An unknown name makes [`Builder::open`] fail.
     pub fn ssd_policy(mut self, policy: impl TryInto<SsdPolicy, Error: Into<UnknownPolicy>>) -> Self {
         let [_, unknown] = &mut self.unknown_policies;
         choose(&mut self.config.options.ssd_policy, unknown, policy);
@@ -183,7 +183,7 @@ impl Builder {
     }
 
     /// A ready-made device for the doublewrite ring while the store has no SSD; not with a manifest
-    /// [on the HDD](crate::OnHdd). Default: the file `ring` in the directory. A store without
+    /// [on the HDD](crate::options::OnHdd). Default: the file `ring` in the directory. A store without
     /// a directory keeps the ring in memory: it does not outlive the process, and if such a store has an SSD,
     /// it does not switch to operation without the SSD by itself.
     pub fn ring_device(mut self, device: SharedDevice) -> Self {

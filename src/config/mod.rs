@@ -10,5 +10,4 @@ pub(crate) mod calibrate;
 pub(crate) mod choices;
 pub(crate) mod frozen;
 pub(crate) mod options;
-pub(crate) mod replacement;
 pub(crate) mod sizes;

@@ -37,7 +37,8 @@ macro_rules! option_table {
             /// off: the embedder must then repair torn pages on the HDD, and `sync` flushes the HDD. **Not
             /// promised then:** anything about a home page that a crash tears, and the latest home writes if
             /// a flush of the HDD fails and the process is killed. Default: 256, fewer on a small SSD; 0 with
-            /// a manifest [on the HDD](crate::OnHdd) if the HDD says that it [writes pages whole](crate::device::Device::writes_whole).
+            /// a manifest [on the HDD](crate::options::OnHdd) if the HDD says that it [writes pages
+            /// whole](crate::device::Device::writes_whole).
             ring_pages(u32): Option<u32> = None;
             /// The store's memory budget in bytes: pages, their metadata, staging copies, the SSD's tables
             /// and outqueue. The smallest pool has 16 frames ([`pool_bytes_for`](crate::pool_bytes_for));
@@ -46,16 +47,18 @@ macro_rules! option_table {
             pool_bytes(u64) ["bytes::read"]: u64 = 64 << 20;
             /// The page size of a new store in bytes; it must match an existing one.
             /// [`Builder::open`](crate::Builder::open) checks it. Default: 16 KiB, or the existing store's.
-            page_bytes(u64) ["bytes::read_some"]: Option<u64> = None;
+            page_bytes ["bytes::read_some"]: Option<u64> = None;
             /// The pool's replacement policy: see [`Builder::pool_policy`](crate::Builder::pool_policy).
             /// Default: [`PoolPolicy::Auto`].
             pool_policy: PoolPolicy = PoolPolicy::default();
             /// The SSD's policy: see [`Builder::ssd_policy`](crate::Builder::ssd_policy). Default:
-            /// [`SsdPolicy::Auto`].
+            /// `auto`.
             ssd_policy: SsdPolicy = SsdPolicy::default();
-            /// Where the device costs come from: [`Costs`](crate::Costs), or one of [`CostSource`](crate::CostSource). A policy
-            /// that weighs reads against writes (CASA, CAC, GD2L) follows devices whose speed changes with
-            /// [`CostSource::online`](crate::CostSource::online) alone. Default: [`CostSource::Known`](crate::CostSource::Known).
+            /// Where the device costs come from: [`Costs`](crate::Costs), or one of
+            /// [`CostSource`](crate::options::CostSource). A policy that weighs reads against writes (CASA,
+            /// CAC, GD2L) follows devices whose speed changes with
+            /// [`CostSource::online`](crate::options::CostSource::online) alone. Default:
+            /// [`CostSource::Known`](crate::options::CostSource::Known).
             costs(impl Into<CostSource>): CostSource = CostSource::Known;
             /// The I/O backend for files. Default: io_uring where available. A ready-made
             /// [`Device`](crate::device::Device) is used as it is.
@@ -63,7 +66,8 @@ macro_rules! option_table {
             /// Whether to bypass the system's page cache. Default: where the file system supports it. A
             /// ready-made [`Device`](crate::device::Device) is used as it is.
             direct_io(DirectIo): DirectIo = DirectIo::Preferred;
-            /// Whether to create a store that does not exist, and on what. Default: [`Create::OnBlank`](crate::Create::OnBlank).
+            /// Whether to create a store that does not exist, and on what. Default:
+            /// [`Create::OnBlank`](crate::options::Create::OnBlank).
             create(Create): Create = Create::OnBlank;
             /// The span of log that redo should have to process, in units of LSNs: bytes if your LSNs are
             /// byte positions, records if they are numbers. The store writes out pages with older changes in

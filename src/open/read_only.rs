@@ -38,7 +38,7 @@ impl Builder {
     /// dropped, then discarded; [`PageStore::sync`] makes nothing durable. Such writes take memory, at most 1
     /// GiB per device; beyond that they fail for lack of space. Calls that would put another device into use,
     /// or whose result must be durable, fail with [`Error::ReadOnly`](crate::Error::ReadOnly):
-    /// [`PageStore::replace_ssd`], [`Ssd::readmit`](crate::Ssd::readmit),
+    /// [`Ssd::replace`](crate::Ssd::replace), [`Ssd::readmit`](crate::Ssd::readmit),
     /// [`Ssd::abandon`](crate::Ssd::abandon), switching the SSD off or on,
     /// [`Ssd::acknowledge_loss`](crate::Ssd::acknowledge_loss), and [`PageStore::redo_from`], by which an
     /// engine removes its log. The SSD starts in [`SsdMode::ReadOnly`], so

@@ -79,7 +79,7 @@ impl Hot {
 }
 
 impl PageStore {
-    /// See [`PageStore::keep_hot_set`].
+    /// See [`HotSet::keep`](super::parts::HotSet::keep).
     pub(crate) async fn begin_keeping(&self, every: Duration) -> Result<(), Error> {
         let shared = &self.shared;
         shared.refuse_read_only()?;

@@ -17,7 +17,7 @@ impl Policies<'_> {
     }
 
     /// Sets the device costs for both policies. With
-    /// [`CostSource::Online`](crate::CostSource::Online) they apply until the next measurement.
+    /// [`CostSource::Online`](crate::options::CostSource::Online) they apply until the next measurement.
     ///
     /// # Errors
     /// [`Error::BadCosts`] when a cost is not a positive number; the policies keep their costs then.
@@ -80,7 +80,7 @@ impl Policies<'_> {
         self.0.shared.devices.in_use.lock().pool_policy
     }
 
-    /// Replaces the SSD's policy while the store is in use; `policy` is a value such as [`SsdPolicy::Auto`]
+    /// Replaces the SSD's policy while the store is in use; `policy` is a value such as [`SsdPolicy::None`]
     /// or a name. Any policy may follow any other. The SSD stays warm: its copies keep their slots, even
     /// under a policy that allocates slots in another order, and nothing is drained or formatted. The
     /// previous policy's statistics are lost. Under a policy that writes through, copies that are newer than

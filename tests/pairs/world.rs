@@ -3,7 +3,6 @@
 use crate::fixture::{PAGE, fill, version_of};
 use pagetier::{
     Builder, Error, Lsn, MemoryManifest, OpenError, PageId, PageSize, PageStore, SpaceId, SsdLoss, SsdMode,
-    SsdReplacement,
     backup::BackupOptions,
     errors::{PoolError, TierError},
 };
@@ -129,9 +128,8 @@ impl Disks {
         disks
     }
 
-    pub(crate) fn next_ssd(&self, side: Side) -> SsdReplacement {
-        let device = Arc::clone(&self.next[side as usize]) as SharedDevice;
-        SsdReplacement::device(device).bytes(NEXT_BYTES[side as usize])
+    pub(crate) fn next_ssd(&self, side: Side) -> (SharedDevice, u64) {
+        (Arc::clone(&self.next[side as usize]) as SharedDevice, NEXT_BYTES[side as usize])
     }
 
     pub(crate) fn pool_bytes(&self) -> u64 {

@@ -7,7 +7,9 @@ use crate::durable;
 use crate::error::KvError;
 use crate::kv::Kv;
 use crate::options::Options;
-use pagetier::{Builder, CostSource, Create, OnHdd, OpenError, PageSize, PageStore};
+use pagetier::{
+    Builder, OpenError, PageSize, PageStore, options::CostSource, options::Create, options::OnHdd,
+};
 use pagetier_btree::Tree;
 use pagetier_wal::{Keep, LoggedStore, Wal, WalOptions};
 use std::sync::Arc;
@@ -58,7 +60,7 @@ impl Kv {
             builder = builder.ssd_bytes(bytes);
         }
         if let Some(bytes) = options.page_bytes {
-            builder = builder.page_bytes(bytes);
+            builder = builder.page_size(PageSize::new(bytes).map_err(OpenError::from)?);
         }
         if let Some(hdd) = &options.hdd {
             builder = builder.hdd(hdd);
@@ -77,7 +79,7 @@ impl Kv {
         if options.hdd_device.is_some() {
             // For the machine that opens the device next, whose SSD is blank. Without a list it begins cold:
             // no reason not to open, say on a full volume.
-            let _ = kv.logged.keep_hot_set(HOT_SET_EVERY).await;
+            let _ = kv.logged.hot_set().keep(HOT_SET_EVERY).await;
         }
         if options.control_socket {
             match pagetier_control::listen(kv.logged.store(), &pages).await {

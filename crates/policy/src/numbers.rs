@@ -69,8 +69,8 @@ macro_rules! number {
 }
 
 number! {
-    /// The size of the eviction zone in per cent of the SSD's slots, above 0 and at most 100. A recovery reads
-    /// the zone. Default: 10 (2013 paper, section 6.1).
+    /// The size of the eviction zone in per cent of the SSD's slots, above 0 and at most 100. A recovery
+    /// reads the zone. Default: 10 (2013 paper, section 6.1).
     ZonePercent, 10_000, 100_000
 }
 

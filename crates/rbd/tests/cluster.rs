@@ -252,7 +252,7 @@ async fn a_snapshot_is_read_while_its_image_is_in_use() {
         async |name: &ImageName| cluster.open(name.clone(), ImageOptions::default().read_only(true)).await;
     let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let on = |dir: &tempfile::TempDir| {
-        PageStore::builder().directory(dir.path()).manifest(pagetier::OnHdd::default()).pool_bytes(4 << 20)
+        PageStore::builder().directory(dir.path()).manifest(pagetier::options::OnHdd::default()).pool_bytes(4 << 20)
     };
     let homes = open(&cluster, &name).await.unwrap();
     let store = on(&dir).hdd(Arc::new(homes)).ssd_bytes(0).open().await.unwrap();

@@ -94,7 +94,7 @@ pub(crate) fn contents_of_pages(dir: &Path) -> Vec<(u32, Result<u32, String>)> {
     runtime().block_on(async {
         let store = PageStore::builder()
             .directory(dir)
-            .create(pagetier::Create::Never)
+            .create(pagetier::options::Create::Never)
             .pool_bytes(32 << 20)
             .open()
             .await

@@ -4,8 +4,11 @@ use crate::OpenDevice;
 use crate::cli::{Cli, HddModel, Io, SsdModel};
 use crate::policies::Policies;
 use pagetier::{
-    Builder, CostSource, Create, MemoryManifest, OnHdd, PageSize, PageStore, SsdPolicy,
+    Builder, MemoryManifest, PageSize, PageStore, SsdPolicy,
     device::{Backend, DeviceModel, EmulatedClock, EmulatedDevice, MemoryDevice, SharedDevice},
+    options::CostSource,
+    options::Create,
+    options::OnHdd,
 };
 use pagetier_devio::{OpenOptions, VirtualClock, open_file};
 use pagetier_subscriber::names_a_device;

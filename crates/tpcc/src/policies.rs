@@ -1,7 +1,6 @@
 //! Pairs of policies, by name.
 
 use crate::args::PolicyPair;
-use crate::cli::Cli;
 use pagetier::{PoolPolicy, SsdPolicy};
 use pagetier_policy::CLUSTER_PAGES;
 use std::str::FromStr;
@@ -17,13 +16,12 @@ pub(crate) struct Policies {
 
 impl Policies {
     /// These policies with the sizes that the command line names, each in the names of those that have it.
-    pub(crate) fn with_sizes(&self, cli: &Cli) -> Self {
+    pub(crate) fn with_sizes(&self, zone_percent: f64, outqueue: Option<usize>, cluster_pages: u32) -> Self {
         let ssd = [
-            (cli.zone_percent != 10.0).then(|| ("zone", cli.zone_percent.to_string())),
-            cli.outqueue.map(|entries| ("outqueue", entries.to_string())),
+            (zone_percent != 10.0).then(|| ("zone", zone_percent.to_string())),
+            outqueue.map(|entries| ("outqueue", entries.to_string())),
         ];
-        let cluster =
-            (cli.cluster_pages != CLUSTER_PAGES).then(|| ("cluster", cli.cluster_pages.to_string()));
+        let cluster = (cluster_pages != CLUSTER_PAGES).then(|| ("cluster", cluster_pages.to_string()));
         Self {
             pool: with::<PoolPolicy>(&self.pool, cluster),
             ssd: with::<SsdPolicy>(&self.ssd, ssd.into_iter().flatten()),

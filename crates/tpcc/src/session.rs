@@ -12,7 +12,7 @@ use crate::policies::Policies;
 use crate::report::{self, Reopened, Row, Setup};
 use crate::run::{Measured, Plan, Stop, run};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use pagetier::{CostSource, PageStore, device::COST_POINTS, what_if::WhatIfOptions};
+use pagetier::{PageStore, device::COST_POINTS, options::CostSource, what_if::WhatIfOptions};
 use pagetier_control::Control;
 use pagetier_devio::VirtualClock;
 use pagetier_ghost::chart;
@@ -248,7 +248,9 @@ impl<'c> Session<'c> {
     ) -> Result<Opened, SessionError> {
         let cli = self.cli;
         let wal = self.location.wal(notes).await?;
-        let mut opening = self.location.for_run(&policies.with_sizes(cli), notes)?;
+        let mut opening = self
+            .location
+            .for_run(&policies.with_sizes(cli.zone_percent, cli.outqueue, cli.cluster_pages), notes)?;
         opening.builder = opening.builder.log_gate(wal.gate());
         if let Some(costs) = cli.costs {
             opening.builder = opening.builder.costs(costs);
@@ -270,7 +272,7 @@ impl<'c> Session<'c> {
             Some(dir) if cli.control_socket => Some(pagetier_control::listen(&store, dir).await?),
             _ => None,
         };
-        let backend = file_backend.unwrap_or_else(|| store.io_backend());
+        let backend = file_backend.unwrap_or_else(|| store.stats().io_backend);
         let catalog = Catalog::read(&store).await?.ok_or_else(|| {
             SessionError::Usage("the directory's notes describe a database, but the store holds none".into())
         })?;
@@ -292,7 +294,7 @@ impl<'c> Session<'c> {
         }
         if self.location.is_for_other_machines() {
             // The next one to open it has a blank SSD.
-            database.store.keep_hot_set(HOT_SET_EVERY).await?;
+            database.store.hot_set().keep(HOT_SET_EVERY).await?;
         }
         Ok(Opened { control, database, delays: Box::new(delays), backend, reopened })
     }

@@ -2,7 +2,7 @@
 //! keeps its operations out.
 
 use pagetier::device::SharedDevice;
-use pagetier::{Builder, OnHdd, PageId, PageMut, PageSize, PageStore, SpaceId, pool_bytes_for};
+use pagetier::{Builder, PageId, PageMut, PageSize, PageStore, SpaceId, options::OnHdd, pool_bytes_for};
 use pagetier_devio::{Device, SimDevice, SimPower, SimSeat};
 use pagetier_wal::{Keep, LoggedStore, Wal, WalError, WalOptions};
 use std::sync::{Arc, Mutex};

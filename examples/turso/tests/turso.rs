@@ -36,7 +36,7 @@ fn rows(connection: &Arc<Connection>) -> BTreeMap<i64, Vec<u8>> {
 
 /// Drops the store like a process that ends: nothing is written any more.
 fn crash(store: Arc<blocking::PageStore>) {
-    let left = store.store().wait_closed();
+    let left = store.wait_closed();
     drop(Arc::into_inner(store).expect("all connections are closed"));
     drop(left);
 }

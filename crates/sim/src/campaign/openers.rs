@@ -6,7 +6,7 @@ use super::moment::bounded_power;
 use super::plan::Plan;
 use super::probe::{Lease, Probe};
 use super::world::{is_busy, names_the_record};
-use pagetier::{Create, OpenError, PageStore};
+use pagetier::{OpenError, PageStore, options::Create};
 use pagetier_devio::{SharedDevice, SimDevice};
 use rand::Rng;
 use rand::rngs::SmallRng;

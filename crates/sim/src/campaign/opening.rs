@@ -3,7 +3,8 @@
 use super::disks::{Disks, SharedDisks};
 use super::plan::Plan;
 use pagetier::{
-    Builder, CostSource, Costs, MemoryManifest, OnHdd, PageSize, PageStore, PoolPolicy, SsdMode, SsdPolicy,
+    Builder, Costs, MemoryManifest, PageSize, PageStore, PoolPolicy, SsdMode, SsdPolicy, options::CostSource,
+    options::OnHdd,
 };
 use pagetier_devio::SimDevice;
 use pagetier_ssdcache::{BLOCK_BYTES, Layout};
@@ -95,7 +96,7 @@ impl Plan {
         if self.hot_ms == 0 {
             return Ok(());
         }
-        let kept = store.keep_hot_set(Duration::from_millis(self.hot_ms.into())).await;
+        let kept = store.hot_set().keep(Duration::from_millis(self.hot_ms.into())).await;
         kept.map_err(|error| format!("keep_hot_set: {error}"))
     }
 

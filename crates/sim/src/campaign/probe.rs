@@ -13,7 +13,7 @@ use super::peek;
 use super::plan::Plan;
 use super::running::{Drawn, Running};
 use super::saves::Saves;
-use pagetier::{Builder, Create, LogGate, MemoryManifest, PageSize, PageStore, SsdState};
+use pagetier::{Builder, LogGate, MemoryManifest, PageSize, PageStore, options::Create, stats::SsdState};
 use pagetier_devio::{FlushFailure, IoClass, SimDevice, SimMoment, SimPower};
 use pagetier_ssdcache::{Layout, SLOTS_MIN};
 use parking_lot::Mutex;
@@ -290,7 +290,7 @@ impl Probe {
 
     /// Whether the store may not use the SSD: it was given up, in this life or an earlier one.
     pub(super) fn may_lack_ssd(&self) -> bool {
-        let off = |store: Arc<PageStore>| store.ssd().state() == SsdState::Off;
+        let off = |store: Arc<PageStore>| store.stats().ssd.state() == SsdState::Off;
         let store = self.inside.lock().store.upgrade();
         self.model.lock().ssd_touched || store.is_some_and(off)
     }

@@ -18,7 +18,7 @@ use super::ssd_calls::{Act, Outcomes};
 use super::totals::Totals;
 use super::work::{Terms, Worker};
 use super::world::{Checked, check_spaces, in_virtual_time, is_busy, look, read};
-use pagetier::{Builder, MemoryManifest, PageId, PageStore, SsdLoss, SsdMode, SsdState};
+use pagetier::{Builder, MemoryManifest, PageId, PageStore, SsdLoss, SsdMode, stats::SsdState};
 use pagetier_devio::{SharedDevice, SimDevice};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -382,7 +382,7 @@ impl World {
         }
         let alone = !self.background;
         // An SSD that has not failed is not verified.
-        let verified = store.ssd().state() != SsdState::Active;
+        let verified = store.stats().ssd.state() != SsdState::Active;
         let waits = waits(act, store);
         {
             let mut model = self.model();
@@ -527,7 +527,7 @@ impl World {
 fn waits(act: Act, store: &PageStore) -> bool {
     match act {
         Act::Abandon | Act::Readmit => true,
-        Act::Off | Act::On(_) => (store.ssd().mode() == SsdMode::Off) != (act == Act::Off),
+        Act::Off | Act::On(_) => (store.stats().ssd.mode == SsdMode::Off) != (act == Act::Off),
         Act::Drain | Act::DrainUpTo(_) => false,
     }
 }

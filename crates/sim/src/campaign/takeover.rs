@@ -10,7 +10,7 @@ use super::plan::Plan;
 use super::violation::{Violation, judged};
 use super::world::in_virtual_time;
 use super::{Hazard, Totals};
-use pagetier::{Builder, Error, OnHdd, PageId, PageSize, PageStore, SpaceId, pool_bytes_for};
+use pagetier::{Builder, Error, PageId, PageSize, PageStore, SpaceId, options::OnHdd, pool_bytes_for};
 use pagetier_devio::{Device, SharedDevice, SimDevice, SimSeat};
 use pagetier_wal::{Keep, LoggedStore, MiniTx, Wal, WalOptions};
 use rand::rngs::SmallRng;

@@ -80,7 +80,7 @@ impl World {
             self.change(&db, PageId::new(space, no), false).await.unwrap();
         }
         db.sync().await.unwrap();
-        assert!(db.ssd().oldest_lsn().is_some(), "no page is on the SSD alone");
+        assert!(db.stats().ssd.oldest_lsn.is_some(), "no page is on the SSD alone");
         db
     }
 

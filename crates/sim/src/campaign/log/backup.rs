@@ -99,8 +99,12 @@ async fn restored(
     if later && let Some(ended) = with_later_log(plan, builder(), now).await? {
         return Ok(ended);
     }
-    let db =
-        LoggedStore::open(builder().create(pagetier::Create::Never), &log, Terms::of(plan).options()).await;
+    let db = LoggedStore::open(
+        builder().create(pagetier::options::Create::Never),
+        &log,
+        Terms::of(plan).options(),
+    )
+    .await;
     let again = if later { " after a later log was refused" } else { "" };
     let db = db.map_err(|error| format!("does not open{again}: {}", causes(&error)))?;
     let mut model = one.after.as_backed_up(&one.before);
@@ -123,7 +127,13 @@ async fn with_later_log(plan: &Plan, builder: Builder, now: &Moment) -> Result<O
     };
     let media = Media { pages, log, manifest: MemoryManifest::default() };
     let watch = Watch::new(plan, media, now.model.clone(), 1);
-    match open::on(&watch, builder.create(pagetier::Create::Never), watch.log_media(), Terms::of(plan)).await
+    match open::on(
+        &watch,
+        builder.create(pagetier::options::Create::Never),
+        watch.log_media(),
+        Terms::of(plan),
+    )
+    .await
     {
         Ok(db) => {
             let mut model = now.model.clone();
