@@ -118,8 +118,8 @@ impl Stored {
         let opened = runtime.block_on(async {
             let store = PageStore::builder()
                 .in_memory(Arc::new(MemoryManifest::default()))
-                .hdd_device(Arc::new(MemoryDevice::new("hdd", 0)))
-                .ssd_device(Arc::new(MemoryDevice::new("ssd", 0)))
+                .hdd(Arc::new(MemoryDevice::new("hdd", 0)))
+                .ssd(Arc::new(MemoryDevice::new("ssd", 0)))
                 .ssd_bytes(ssd_bytes)
                 .pool_policy(pool)
                 .ssd_policy(ssd)

@@ -1,8 +1,8 @@
 //! What do a page read and a page write cost on each device? `cargo bench --bench calibrate`.
 //!
-//! Measures both devices as a new store does with `Builder::calibrate` (section 6.2 of the 2013 paper): one
-//! random operation at a time, reads alone and then reads and writes mixed. The last line has the costs in
-//! the form that `tpcc_lite --costs` takes. There is no limit; the paper's disk and SSD stand beside them.
+//! Measures both devices as a new store does with `CostSource::CalibratedMs` (section 6.2 of the 2013 paper):
+//! one random operation at a time, reads alone and then reads and writes mixed. The last line has the costs
+//! in the form that `tpcc_lite --costs` takes. There is no limit; the paper's disk and SSD stand beside them.
 //!
 //! `PAGETIER_HDD` and `PAGETIER_SSD` name devices. Without them it measures files under `target/`.
 

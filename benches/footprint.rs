@@ -34,7 +34,7 @@ use common::{Length, Workers, median, runtime};
 use pagetier::backup::BackupOptions;
 use pagetier::device::{Backend, MemoryDevice};
 use pagetier::{
-    Builder, MemoryManifest, PageId, PageSize, PageStore, SpaceId, SsdPolicy, pool_bytes_for, ssd_bytes_for,
+    Builder, MemoryManifest, PageId, PageSize, PageStore, SpaceId, pool_bytes_for, ssd_bytes_for,
 };
 use pagetier_rivals::{POOL_POLICIES, SSD_POLICIES};
 use rand::rngs::SmallRng;
@@ -95,7 +95,7 @@ fn perform(words: &[&str]) -> Figures {
     let number = |at: usize| words[at].parse::<u32>().expect("a number");
     match words[0] {
         "frames" => runtime(Workers::One).block_on(frames(words[1], number(2))),
-        "slots" => runtime(Workers::One).block_on(slots(words[1], number(2), number(3) as usize)),
+        "slots" => runtime(Workers::One).block_on(slots(words[1], number(2))),
         "groups" => runtime(Workers::One).block_on(groups(number(1), words[2].parse().expect("a width"))),
         "fill" => runtime(Workers::Two).block_on(fill(Path::new(words[1]))),
         "beyond" => runtime(Workers::Two).block_on(beyond(Path::new(words[1]), words[2])),
@@ -177,8 +177,9 @@ fn per_slot(report: &mut Report) {
             _ => 64.0,
         };
         let has_outqueue = policy == "auto" || policy.starts_with("cac") || policy.starts_with("cc");
-        let with = slope(slots, |slots| format!("slots {policy} {slots} {slots}"));
-        let without = has_outqueue.then(|| slope(slots, |slots| format!("slots {policy} {slots} 0")));
+        let with = slope(slots, |slots| format!("slots {policy} {slots}"));
+        let without =
+            has_outqueue.then(|| slope(slots, |slots| format!("slots {policy}:outqueue=0 {slots}")));
         report.line(match with {
             Ok((f, resident)) => {
                 let entry = without.and_then(Result::ok).map(|(_, without)| resident - without);
@@ -232,11 +233,11 @@ fn resident_since(before: f64, store: &PageStore) -> f64 {
     status("VmRSS") - before - store.stats().pool_memory.frames as f64
 }
 
-async fn slots(policy: &str, slots: u32, outqueue: usize) -> Figures {
+async fn slots(policy: &str, slots: u32) -> Figures {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     let policy = *SSD_POLICIES.iter().find(|one| one.to_string() == policy).expect("a policy");
     let before = status("VmRSS");
-    let builder = over_slots(folder.path(), slots).ssd_policy(policy).outqueue(outqueue);
+    let builder = over_slots(folder.path(), slots).ssd_policy(policy);
     let store = builder.open().await.expect("a store");
     pass_through(&store, slots).await;
     let ssd = store.stats().ssd;
@@ -251,8 +252,7 @@ async fn slots(policy: &str, slots: u32, outqueue: usize) -> Figures {
 async fn groups(slots: u32, width: f64) -> Figures {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     let before = status("VmRSS");
-    let policy: SsdPolicy = "cac".parse().expect("a policy");
-    let builder = over_slots(folder.path(), slots).ssd_policy(policy).group_width_per_min(width);
+    let builder = over_slots(folder.path(), slots).ssd_policy(format!("cac:group-width={width}"));
     let store = builder.open().await.expect("a store");
     let space = pass_through(&store, slots).await;
     let mut rng = SmallRng::seed_from_u64(1);
@@ -403,7 +403,7 @@ async fn sync_of(frames: u32) -> Figures {
     let before = status("VmRSS");
     let store = PageStore::builder()
         .in_memory(Arc::new(MemoryManifest::default()))
-        .hdd_device(Arc::new(MemoryDevice::new("hdd", 0)))
+        .hdd(Arc::new(MemoryDevice::new("hdd", 0)))
         .page_size(SMALL)
         .ssd_bytes(0)
         .pool_bytes(pool_bytes_for(u64::from(frames), 0, SMALL))

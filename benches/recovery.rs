@@ -208,7 +208,7 @@ impl Subject<'_> {
                 ssd_bytes,
                 PageSize::DEFAULT,
             ))
-            .zone_percent(ZONE_PERCENT)
+            .ssd_policy(format!("auto:zone={ZONE_PERCENT}"))
             .io(Backend::Uring)
             .direct_io(DirectIo::Required)
             .open()

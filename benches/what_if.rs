@@ -43,8 +43,8 @@ fn main() {
 async fn store(resident: f64) -> Arc<PageStore> {
     let store = PageStore::builder()
         .in_memory(Arc::new(MemoryManifest::default()))
-        .hdd_device(Arc::new(MemoryDevice::new("hdd", 0)))
-        .ssd_device(Arc::new(MemoryDevice::new("ssd", 0)))
+        .hdd(Arc::new(MemoryDevice::new("hdd", 0)))
+        .ssd(Arc::new(MemoryDevice::new("ssd", 0)))
         .ssd_bytes(u64::from(PAGES) / 2 * PAGE_BYTES)
         .pool_bytes((f64::from(PAGES) * resident) as u64 * PAGE_BYTES + (24 << 20))
         .open()

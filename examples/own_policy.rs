@@ -15,7 +15,8 @@
 use pagetier::device::{MemoryDevice, SharedDevice};
 use pagetier::policy::{
     Access, Catalogue, Cause, CleanReason, FrameId, FramePolicy, FramePolicyParams, Millis,
-    PoolPolicyFactory, SlotId, SlotPolicy, SlotPolicyParams, SsdPolicyFactory, Verdict, register,
+    PoolPolicyFactory, SlotId, SlotPolicy, SlotPolicyParams, SsdPolicyFactory, Verdict, ZonePercent,
+    register,
 };
 use pagetier::{Location, PageId, PageStore, PoolPolicy, SsdPolicy};
 use std::collections::BTreeMap;
@@ -190,8 +191,7 @@ pub(crate) static CATALOGUE: Catalogue = Catalogue {
 /// Reads 40,000 pages of 1,000, most of them from the first 200, and returns the share found in memory.
 async fn hit_ratio(pool: PoolPolicy, ssd: SsdPolicy) -> Result<f64, Box<dyn std::error::Error>> {
     let device = |name: &str| Arc::new(MemoryDevice::new(name, 0)) as SharedDevice;
-    let builder =
-        PageStore::builder().in_memory(Arc::default()).hdd_device(device("hdd")).ssd_device(device("ssd"));
+    let builder = PageStore::builder().in_memory(Arc::default()).hdd(device("hdd")).ssd(device("ssd"));
     let builder = builder.pool_bytes(8 << 20).ssd_bytes(8 << 20);
     let store = builder.pool_policy(pool).ssd_policy(ssd).open().await?;
     let space = store.spaces().create("pages").await?;
@@ -218,7 +218,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("sieve and fifo: {:.1}% hits", 100.0 * hit_ratio("sieve".parse()?, "fifo".parse()?).await?);
     println!(
         "lru and fifo:   {:.1}% hits",
-        100.0 * hit_ratio(PoolPolicy::Lru, SsdPolicy::Custom(&Own)).await?
+        100.0 * hit_ratio(PoolPolicy::Lru, SsdPolicy::Custom(&Own, ZonePercent::DEFAULT)).await?
     );
     Ok(())
 }

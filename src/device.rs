@@ -1,7 +1,7 @@
 //! Devices, and how to implement one.
 //!
 //! A store uses files, block devices, or anything that implements [`Device`]: see
-//! [`Builder::hdd_device`](crate::Builder::hdd_device). To implement a device, implement [`RawDevice`]
+//! [`Builder::hdd`](crate::Builder::hdd). To implement a device, implement [`RawDevice`]
 //! (reads, writes, flushes, a size and a name) and pass [`Metered::over`] to the builder: it checks ranges,
 //! counts operations and times, and tracks operations in flight. The package `pagetier-testing` tests the
 //! result: `pagetier_testing::conformance::check_device`.
@@ -60,8 +60,8 @@
 //!
 //! let store = pagetier::PageStore::builder()
 //!     .in_memory(Arc::new(pagetier::MemoryManifest::default()))
-//!     .hdd_device(Arc::new(Metered::over(Bytes(Mutex::default()))))
-//!     .ssd_device(Arc::new(Metered::over(Bytes(Mutex::default()))))
+//!     .hdd(Arc::new(Metered::over(Bytes(Mutex::default()))))
+//!     .ssd(Arc::new(Metered::over(Bytes(Mutex::default()))))
 //!     .pool_bytes(4 << 20)
 //!     .ssd_bytes(16 << 20)
 //!     .open()

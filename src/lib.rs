@@ -45,9 +45,9 @@
 //! | read options from a configuration file | [`Options`], [`Builder::from_options`] |
 //! | name groups of pages | [`PageStore::spaces`]: [`Spaces::create`], [`Spaces::find`] |
 //! | read a page, change a page | [`PageStore::get`], [`PageStore::get_mut`]: guards [`PageRef`], [`PageMut`] |
-//! | hold a guard that does not borrow the store | [`PageStore::get_owned`], and `_owned` forms of every call |
+//! | hold a guard that does not borrow the store | [`PageRef::into_owned`], also of [`PageMut`] and [`Scan`] |
 //! | create a page | [`PageStore::allocate`] (with a table of its siblings), [`PageStore::overwrite`] |
-//! | free pages, give their room back | [`PageStore::free`], [`Spaces::free`] (truncates, too), [`Spaces::shrink`] |
+//! | free pages, give their room back | [`PageStore::free`] (truncates, too), [`Spaces::shrink`]; [`guide`](guide#free-a-page) compares the ways |
 //! | free pages without a write of its own | [`PageStore::free_on_sync`] |
 //! | take room before it is needed, ask for a number | [`Spaces::reserve`], [`PageStore::exists`] |
 //! | read many pages in order | [`PageStore::scan`], [`PageStore::prefetch`] |
@@ -62,14 +62,14 @@
 //! | list, verify and purge backups, take a page out of one | [`backup::Backups`] |
 //! | know what to do about an error | [`Error::advice`], [`OpenError::advice`], [`BackupError::advice`](backup::BackupError::advice) |
 //! | empty the SSD, take it out of use and back | [`Ssd::drain`], [`Ssd::set_mode`], [`Ssd::readmit`], [`Ssd::abandon`] |
-//! | watch the SSD, limit the writes to it | [`Ssd::events`], [`Ssd::state`], [`Ssd::set_write_budget`] |
+//! | watch the SSD, limit the writes to it | [`Ssd::events`], [`PageStore::stats`], [`Ssd::set_write_budget`] |
 //! | see what the store does | [`PageStore::stats`] (prints a screen), [`PageStore::why`], [`Policies::groups`], [`PageStore::recovery`] |
-//! | warm up after the loss of the SSD | [`PageStore::keep_hot_set`] |
+//! | warm up after the loss of the SSD | [`HotSet::keep`] |
 //! | export statistics | [`PageStore::export_stats`]; `PageStore::export_metrics` with the feature `metrics` |
 //! | estimate what more memory or SSD would save | [`PageStore::what_if`] |
 //! | verify and heal every copy | [`PageStore::scrub`] |
-//! | change a running store | [`PageStore::resize_pool`], [`PageStore::replace_ssd`], [`Policies::set_pool`], [`Policies::set_ssd`] |
-//! | keep the pool's contents across a restart | [`PageStore::export_hot`], [`PageStore::import_hot`] |
+//! | change a running store | [`PageStore::resize_pool`], [`Ssd::replace`], [`Policies::set_pool`], [`Policies::set_ssd`] |
+//! | keep the pool's contents across a restart | [`HotSet::export`], [`HotSet::import`] |
 //! | examine a store without writing | [`Builder::open_read_only`], [`Builder::inspect`] |
 //! | size the tiers | [`frames_for`], [`pool_bytes_for`], [`ssd_bytes_for`]; [`parse_bytes`] reads `64MiB` |
 //! | add a device, a policy | [`device`], [`policy`] |
@@ -158,12 +158,18 @@ pub mod inspect {
 /// [`SsdPolicy::Custom`]. A bad policy costs speed, never data. `examples/own_policy.rs` is a whole one.
 pub mod policy {
     pub use pagetier_policy::pool::Gd2lOptions;
-    pub use pagetier_policy::ssd::{Ageing, Alpha, CacOptions};
+    pub use pagetier_policy::ssd::{Ageing, Alpha, AutoOptions, CacOptions, SsdSetting};
     pub use pagetier_policy::{
         Access, Catalogue, Cause, CleanReason, FrameId, FramePolicy, FramePolicyParams, FrameState,
-        GroupStats, Millis, PageCounts, PolicyChoice, PoolPolicyFactory, SlotId, SlotPolicy,
-        SlotPolicyParams, SsdPolicyFactory, UnknownPolicy, Verdict, register,
+        GroupStats, GroupWidth, Millis, NotANumber, PageCounts, PolicyChoice, PoolPolicyFactory, SlotId,
+        SlotPolicy, SlotPolicyParams, SsdPolicyFactory, UnknownPolicy, Verdict, ZonePercent, register,
     };
+}
+
+/// Options that are one of several: where devices and manifest are, what a creation may overwrite, where
+/// costs come from. Each is an argument of a method of [`Builder`].
+pub mod options {
+    pub use crate::config::choices::{CostSource, Create, ManifestPlace, OnHdd, Place};
 }
 
 /// Reading every copy of every page, and repairing what can be: [`PageStore::scrub`].
@@ -183,7 +189,7 @@ pub mod stats {
     pub use crate::store::hot_state::HotSetStats;
     pub use crate::store::stats::Stats;
     pub use pagetier_bufpool::{PoolMemory, PoolResidency, PoolStats};
-    pub use pagetier_ssdcache::{BudgetStats, FreeSlots, SlotCounts, TierStats};
+    pub use pagetier_ssdcache::{BudgetStats, FreeSlots, SlotCounts, SsdState, TierStats};
 }
 
 /// What more memory or SSD would save: [`PageStore::what_if`] and [`PageStore::trace`].
@@ -198,7 +204,6 @@ pub use config::builder::Builder;
 pub use config::bytes::parse_bytes;
 pub use config::calibrate::calibrate;
 pub use config::options::Options;
-pub use config::replacement::SsdReplacement;
 pub use config::sizes::{frames_for, pool_bytes_for, ssd_bytes_for};
 pub use error::{Error, OpenError};
 pub use manifest::memory::MemoryManifest;
@@ -212,7 +217,7 @@ pub use pagetier_page::{Lsn, PageId, PageSize, SpaceId};
 pub use pagetier_policy::pool::Retention;
 pub use pagetier_policy::{Costs, Location, PoolPolicy, SsdPolicy};
 pub use pagetier_ssdcache::{
-    DrainProgress, DrainReport, ReadmitReport, RecoveryProgress, RecoveryReport, SsdEvent, SsdMode, SsdState,
+    DrainProgress, DrainReport, ReadmitReport, RecoveryProgress, RecoveryReport, SsdEvent, SsdMode,
 };
 #[cfg(feature = "mutations")]
 #[doc(hidden)]
@@ -222,7 +227,8 @@ pub use store::guards::{PageMut, PageRef, Scan};
 pub use store::hot_set::HotSetReport;
 pub use store::owned::{OwnedPageMut, OwnedPageRef, OwnedScan};
 pub use store::page_store::PageStore;
-pub use store::parts::{Policies, Spaces, Ssd};
+pub use store::pages::Pages;
+pub use store::parts::{HotSet, Policies, Spaces, Ssd};
 pub use store::whole::Loss;
 pub use volume::loss::{LostPages, SsdLoss};
 pub use volume::space_hints::SpaceHints;

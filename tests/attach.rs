@@ -2,7 +2,7 @@
 //! program's data is refused, wherever the data is.
 
 use crate::fixture::{self, Fixture, PAGES, expect_all, grown};
-use pagetier::{Builder, Error, OpenError, PageId, PageSize, SsdMode};
+use pagetier::{Builder, Error, OpenError, PageId, PageSize, SsdMode, options::Create};
 use pagetier_devio::Device;
 use pagetier_testing::{SimDevice, SimPower};
 use std::sync::Arc;
@@ -36,13 +36,17 @@ fn is_foreign(error: &OpenError) -> bool {
 }
 
 /// A store without its SSD, in mode off, whose options name `device` as the SSD.
-async fn switched_off(device: &Arc<SimDevice>, skips: bool, force: bool) -> (Fixture, pagetier::PageStore) {
+async fn switched_off(
+    device: &Arc<SimDevice>,
+    skips: bool,
+    create: Create,
+) -> (Fixture, pagetier::PageStore) {
     let fixture = Fixture::new();
     let store = fixture.open().await;
     let space = grown(&store).await;
     store.ssd().set_mode(SsdMode::Off).await.unwrap();
     store.close().await.unwrap();
-    let builder = broken(fixture.builder(), skips).force(force).ssd_device(Arc::clone(device) as _);
+    let builder = broken(fixture.builder(), skips).create(create).ssd(Arc::clone(device));
     let store = builder.open().await.unwrap();
     expect_all(&store, space, 1).await;
     (fixture, store)
@@ -52,7 +56,7 @@ async fn switched_off(device: &Arc<SimDevice>, skips: bool, force: bool) -> (Fix
 async fn a_device_with_data_further_in_is_refused() {
     for leaves_off in [false, true] {
         let device = used_by_others("other");
-        let (_fixture, store) = switched_off(&device, false, false).await;
+        let (_fixture, store) = switched_off(&device, false, Create::OnBlank).await;
         let refused = if leaves_off {
             store.ssd().set_mode(SsdMode::WriteBack).await
         } else {
@@ -60,7 +64,7 @@ async fn a_device_with_data_further_in_is_refused() {
         };
         assert!(matches!(&refused, Err(Error::Attach(error)) if is_foreign(error)), "{refused:?}");
         assert!(unchanged(&device));
-        assert_eq!(store.ssd().mode(), SsdMode::Off);
+        assert_eq!(store.stats().ssd.mode, SsdMode::Off);
         store.sync().await.unwrap();
         store.close().await.unwrap();
     }
@@ -68,11 +72,11 @@ async fn a_device_with_data_further_in_is_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn force_accepts_a_foreign_device_and_a_blank_one_needs_none() {
-    for (device, force) in [
-        (used_by_others("other"), true),
-        (Arc::new(SimDevice::new("blank", 4 << 20, 5, &SimPower::new())), false),
+    for (device, create) in [
+        (used_by_others("other"), Create::Overwriting),
+        (Arc::new(SimDevice::new("blank", 4 << 20, 5, &SimPower::new())), Create::OnBlank),
     ] {
-        let (_fixture, store) = switched_off(&device, false, force).await;
+        let (_fixture, store) = switched_off(&device, false, create).await;
         store.ssd().readmit().await.unwrap();
         let space = store.spaces().find("t").unwrap();
         fixture::write_all(&store, space, 2).await;
@@ -127,11 +131,11 @@ async fn a_device_in_a_lost_ssds_place_is_refused() {
     let space = grown(&store).await;
     store.close().await.unwrap();
     let device = used_by_others("other");
-    let builder = || fixture.builder().accept_ssd_loss(true).ssd_device(Arc::clone(&device) as _);
+    let builder = || fixture.builder().accept_ssd_loss(true).ssd(Arc::clone(&device));
     let refused = builder().open().await.map(drop);
     assert!(matches!(&refused, Err(error) if is_foreign(error)), "{refused:?}");
     assert!(unchanged(&device));
-    let store = builder().force(true).open().await.unwrap();
+    let store = builder().create(Create::Overwriting).open().await.unwrap();
     let lost = store.ssd().loss().unwrap();
     for no in (0..PAGES).filter(|no| !lost.contains(PageId::new(space, *no))) {
         assert_eq!(fixture::read(&store, space, no).await.unwrap(), 1, "page {no}");
@@ -142,7 +146,7 @@ async fn a_device_in_a_lost_ssds_place_is_refused() {
 #[tokio::test(start_paused = true)]
 async fn without_the_check_a_foreign_device_is_overwritten() {
     let device = used_by_others("other");
-    let (_fixture, store) = switched_off(&device, true, false).await;
+    let (_fixture, store) = switched_off(&device, true, Create::OnBlank).await;
     store.ssd().readmit().await.unwrap();
     assert!(!unchanged(&device));
 }

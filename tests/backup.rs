@@ -1,6 +1,6 @@
 //! Backups under load, with faults and across crashes, compared page by page with what they must hold.
 
-use crate::fixture::{Fixture, PAGES, expect_all, fill, grown, read, version_of, write, write_all};
+use crate::fixture::{Fixture, PAGES, expect_all, fill, grown, read, version_of, write, write_all, zoned};
 use crate::restoration::{Destination, chain_of_two, restored};
 use pagetier::{
     Error, Lsn, PageId, PageStore, SpaceId,
@@ -76,7 +76,7 @@ async fn every_backup_of_a_chain_under_load_has_each_page_whole_and_no_older_tha
     for policy in ["cac", "tac", "mv-fifo", "doublewrite"] {
         let Ok(policy) = policy.parse::<pagetier::SsdPolicy>() else { panic!("{policy}") };
         let fixture = Fixture::new();
-        let store = Arc::new(fixture.builder().ssd_policy(policy).open().await.unwrap());
+        let store = Arc::new(fixture.builder().ssd_policy(zoned(policy)).open().await.unwrap());
         let space = grown(&store).await;
         let (versions, stop) = (Versions::new(1), Arc::new(AtomicBool::new(false)));
         let writer =
@@ -475,7 +475,7 @@ async fn a_version_that_was_discarded_before_a_backup_is_not_missing_from_the_ne
         let fixture = Fixture::new();
         pagetier_rivals::register();
         let Ok(policy) = policy.parse::<pagetier::SsdPolicy>() else { panic!("{policy}") };
-        let store = fixture.builder().ssd_policy(policy).open().await.unwrap();
+        let store = fixture.builder().ssd_policy(zoned(policy)).open().await.unwrap();
         let space = grown(&store).await;
         write_all(&store, space, 2).await;
         store.sync().await.unwrap();
@@ -496,7 +496,7 @@ async fn a_version_that_was_discarded_before_a_backup_is_not_missing_from_the_ne
         store.backup(dir.path(), plain()).await.unwrap();
         let store = {
             drop(store);
-            fixture.after_power_cut(7).builder().ssd_policy(policy).open().await.unwrap()
+            fixture.after_power_cut(7).builder().ssd_policy(zoned(policy)).open().await.unwrap()
         };
         let report = store.backup(dir.path(), plain()).await.unwrap();
         assert_eq!(report.full_because.is_some(), fails, "{report:?}");

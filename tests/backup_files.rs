@@ -21,7 +21,7 @@ async fn five() -> (TempDir, Fixture, pagetier::PageStore) {
     let space = grown(&store).await;
     for version in 1..=5 {
         if version == 3 {
-            store.spaces().free(space, 10..20).await.unwrap();
+            store.free((space, 10..20)).await.unwrap();
         }
         for no in (0..PAGES).filter(|no| version < 3 || !(10..20).contains(no)) {
             crate::fixture::write(&store, space, no, version).await.unwrap();

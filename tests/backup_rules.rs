@@ -1,7 +1,7 @@
 //! What a backup must wait for, make durable and begin again for; each rule also left out, to see that its
 //! schedule needs it.
 
-use crate::fixture::{Fixture, PAGE, PAGES, expect_all, fill, grown, read, write, write_all};
+use crate::fixture::{Fixture, PAGE, PAGES, expect_all, fill, grown, read, write, write_all, zoned};
 use pagetier::{
     Error, Location, PageId, PageStore, SpaceId, SsdEvent, SsdMode,
     backup::{BackupOptions, BackupReport},
@@ -81,10 +81,10 @@ async fn restored(from: &Path) -> (tempfile::TempDir, PageStore, SpaceId) {
     let (hdd, ring) = (device("hdd"), device("ring"));
     let builder = || {
         let builder = PageStore::builder().directory(dir.path().join("restored")).ssd_bytes(0);
-        builder.hdd_device(Arc::clone(&hdd)).ring_device(Arc::clone(&ring)).pool_bytes(60 * 4096)
+        builder.hdd(Arc::clone(&hdd)).ring_device(Arc::clone(&ring)).pool_bytes(60 * 4096)
     };
     builder().restore(from, None, |_| ()).await.unwrap();
-    let store = builder().create(false).open().await.unwrap();
+    let store = builder().create(pagetier::options::Create::Never).open().await.unwrap();
     let space = store.spaces().find("t").unwrap();
     (dir, store, space)
 }
@@ -208,13 +208,13 @@ async fn shown_by_discards(rule: Option<Mutation>) -> Vec<(u32, u32, u32)> {
     let fixture = Fixture::new();
     pagetier_rivals::register();
     let Ok(policy) = "mv-fifo".parse::<pagetier::SsdPolicy>() else { panic!("no such policy") };
-    let store = fixture.breaking(rule).ssd_policy(policy).open().await.unwrap();
+    let store = fixture.breaking(rule).ssd_policy(zoned(policy)).open().await.unwrap();
     let space = grown(&store).await;
     store.sync().await.unwrap();
     let page = |no| PageId::new(space, no);
     let at_home = |no: &u32| store.location(page(*no)) == Location::Hdd;
     let pages: Vec<PageId> = (0..PAGES).filter(at_home).take(20).map(page).collect();
-    assert_eq!(store.free_pages(&pages).await.unwrap(), 20);
+    assert_eq!(store.free(&pages).await.unwrap(), 20);
     let dir = tempfile::tempdir().unwrap();
     backup(&store, dir.path()).await;
     for _ in &pages {
@@ -445,9 +445,8 @@ async fn the_first_backup_after_the_ssd_is_exchanged_is_full() {
     let dir = tempfile::tempdir().unwrap();
     backup(&store, dir.path()).await;
     assert_eq!(backup(&store, dir.path()).await.full_because, None);
-    let next = crate::changing::blank_ssd("next", 7) as SharedDevice;
-    let next = pagetier::SsdReplacement::device(next).bytes(200 * PAGE);
-    store.replace_ssd(next).await.unwrap();
+    let next = crate::changing::blank_ssd("next", 7);
+    store.ssd().replace(next, 200 * PAGE).await.unwrap();
     let because = backup(&store, dir.path()).await.full_because;
     assert!(because.is_some_and(|why| why.contains("exchanged")), "{because:?}");
     write_all(&store, space, 2).await;

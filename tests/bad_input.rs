@@ -2,8 +2,10 @@
 
 use pagetier::errors::PoolSizeError::TooSmall;
 use pagetier::{
-    Costs, Error, OpenError, PageId, PageSize, PageStore,
+    Builder, Costs, Error, OpenError, Options, PageId, PageSize, PageStore,
     device::{Backend, DirectIo},
+    options::CostSource,
+    options::Create,
 };
 use std::path::Path;
 
@@ -19,7 +21,9 @@ async fn small(path: &Path) -> Result<PageStore, OpenError> {
 async fn invalid_page_sizes_are_refused() {
     let dir = dir();
     for bytes in [0, 512, 2048, 5000, 16383, 131_072] {
-        let open = PageStore::builder().directory(dir.path().join("s")).page_bytes(bytes).open().await;
+        let mut options = Options::default();
+        (options.directory, options.page_bytes) = (Some(dir.path().join("s")), Some(bytes));
+        let open = Builder::from_options(options).open().await;
         assert!(matches!(open, Err(OpenError::PageSize(_))), "{bytes}");
     }
     assert!(!dir.path().join("s").exists(), "nothing was created");
@@ -44,25 +48,17 @@ async fn unknown_policies_and_options_out_of_range_are_named() {
     assert!(open.unwrap_err().to_string().contains("gd2l"));
     let open = PageStore::builder().directory(dir.path()).ssd_policy("arc").open().await;
     assert!(open.unwrap_err().to_string().contains("cac"));
-    for percent in [0.0, -1.0, 101.0, f64::NAN] {
-        let open = PageStore::builder().directory(dir.path()).zone_percent(percent).open().await;
-        assert!(matches!(open, Err(OpenError::BadOption { option: "zone_percent", .. })), "{percent}");
-    }
-    for width in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-        let open = PageStore::builder().directory(dir.path()).group_width_per_min(width).open().await;
-        assert!(matches!(open, Err(OpenError::BadOption { option: "group_width_per_min", .. })), "{width}");
-    }
-    for pages in [0, 65_537] {
-        let open = PageStore::builder().directory(dir.path()).cluster_pages(pages).open().await;
-        assert!(matches!(open, Err(OpenError::BadOption { option: "cluster_pages", .. })), "{pages}");
-    }
+    let open = PageStore::builder().directory(dir.path()).ssd_policy("cac:zone=101").open().await;
+    assert!(open.unwrap_err().to_string().contains("zone=K (per cent of the slots, above 0 and at most 100"));
+    let open = PageStore::builder().directory(dir.path()).pool_policy("cfdc:cluster=0").open().await;
+    assert!(open.unwrap_err().to_string().contains("from 1 to 65536"));
     let open = PageStore::builder().open().await;
     assert!(matches!(open, Err(OpenError::BadOption { option: "directory", .. })), "{open:?}");
-    let open = PageStore::builder().directory(dir.path()).online_costs(usize::MAX).open().await;
-    assert!(matches!(open, Err(OpenError::BadOption { option: "online_costs", .. })), "{open:?}");
+    let open = PageStore::builder().directory(dir.path()).costs(CostSource::online(usize::MAX)).open().await;
+    assert!(matches!(open, Err(OpenError::BadOption { option: "costs", .. })), "{open:?}");
     let open = PageStore::builder().directory(dir.path()).ring_pages(u32::MAX).open().await;
     assert!(matches!(open, Err(OpenError::BadOption { option: "ring_pages", .. })), "{open:?}");
-    let open = PageStore::builder().directory(dir.path()).outqueue(usize::MAX).open().await;
+    let open = PageStore::builder().directory(dir.path()).ssd_policy("auto:outqueue=4294967295").open().await;
     assert!(matches!(open, Err(OpenError::PoolSize(TooSmall { .. }))), "{open:?}");
 }
 
@@ -145,19 +141,19 @@ async fn foreign_data_is_not_overwritten_without_force() {
     let hdd = dir.path().join("disk");
     let bytes = vec![0xab; 4 << 20];
     std::fs::write(&hdd, &bytes).unwrap();
-    let open = |force| {
-        PageStore::builder().directory(dir.path().join("s")).hdd(&hdd).ssd_bytes(0).force(force).open()
+    let open = |create| {
+        PageStore::builder().directory(dir.path().join("s")).hdd(&hdd).ssd_bytes(0).create(create).open()
     };
-    let refused = open(false).await;
+    let refused = open(Create::OnBlank).await;
     assert!(matches!(refused, Err(OpenError::Foreign { .. })), "{refused:?}");
     assert!(std::fs::read(&hdd).unwrap() == bytes, "nothing was changed");
-    open(true).await.unwrap().close().await.unwrap();
+    open(Create::Overwriting).await.unwrap().close().await.unwrap();
 }
 
 #[tokio::test]
 async fn paths_that_cannot_be_used_are_named() {
     let dir = dir();
-    let missing = PageStore::builder().directory(dir.path().join("none")).create(false).open().await;
+    let missing = PageStore::builder().directory(dir.path().join("none")).create(Create::Never).open().await;
     assert!(matches!(missing, Err(OpenError::NotFound { .. })), "{missing:?}");
     let file = dir.path().join("file");
     std::fs::write(&file, b"x").unwrap();
@@ -195,7 +191,7 @@ async fn both_backends_serve_the_same_store() {
         PageStore::builder().directory(dir.path()).pool_bytes(2 << 20).ssd_bytes(8 << 20).io(backend).open()
     };
     let store = open(Backend::Threads).await.unwrap();
-    assert_eq!(store.io_backend(), "threads");
+    assert_eq!(store.stats().io_backend, "threads");
     let space = store.spaces().create("t").await.unwrap();
     for no in 0..600u32 {
         store.allocate(space).await.unwrap()[..4].copy_from_slice(&no.to_le_bytes());

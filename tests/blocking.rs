@@ -1,9 +1,10 @@
 //! The blocking facade: threads without a runtime share a store.
 
-use pagetier::blocking::{self, PageStore};
+use pagetier::blocking::{Driver, PageStore};
 use pagetier::{
-    Builder, DrainOptions, Error, PageId, SsdEvent, SsdMode, SsdReplacement, backup::BackupOptions,
-    scrub::ScrubOptions, what_if::WhatIfOptions,
+    Builder, DrainOptions, Error, PageId, SsdEvent, SsdMode,
+    backup::{BackupOptions, Backups},
+    scrub::ScrubOptions,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -22,8 +23,7 @@ fn folder() -> tempfile::TempDir {
 fn threads_share_a_store_and_find_their_pages_after_reopening() {
     let folder = folder();
     let store = PageStore::open(builder(folder.path())).expect("opened");
-    let space = store.spaces().create("shared").expect("created");
-    assert_eq!(store.spaces().find("shared"), Some(space));
+    let space = store.block_on(store.spaces().create("shared")).expect("created");
     let mut ids: Vec<(PageId, u8)> = std::thread::scope(|scope| {
         let writers: Vec<_> = (1..=4_u8)
             .map(|fill| {
@@ -51,12 +51,12 @@ fn threads_share_a_store_and_find_their_pages_after_reopening() {
     let scanned: Vec<PageId> =
         store.scan(space, 0..u32::MAX).map(|page| page.expect("scanned").id()).collect();
     assert_eq!(scanned, ids.iter().map(|(id, _)| *id).collect::<Vec<_>>());
-    store.discard(ids[0].0).expect("discarded");
+    assert_eq!(store.free(ids[0].0).expect("freed"), 1);
     assert!(store.get(ids[0].0).is_err());
     store.get_or_create(ids[0].0).expect("created again")[0] = 9;
     store.overwrite(ids[1].0).expect("overwritten")[0] = 8;
     assert_eq!((store.get(ids[0].0).expect("read")[0], store.get(ids[1].0).expect("read")[0]), (9, 8));
-    store.spaces().drop(space).expect("dropped");
+    store.block_on(store.spaces().drop(space)).expect("dropped");
     assert!(matches!(store.allocate(space), Err(Error::NoSuchSpace { .. })));
     store.close().expect("closed");
 }
@@ -65,54 +65,31 @@ fn threads_share_a_store_and_find_their_pages_after_reopening() {
 fn a_store_is_operated_without_a_runtime() {
     let folder = folder();
     let store = PageStore::open(builder(&folder.path().join("store"))).expect("opened");
-    let space = store.spaces().create("t").expect("created");
-    store.store().trace().start(folder.path().join("requests.ptr")).expect("started");
-    store.store().what_if().start(&WhatIfOptions::new()).expect("started");
+    let of = &*store;
+    let space = store.block_on(of.spaces().create("t")).expect("created");
     for fill in 0..200 {
         store.allocate(space).expect("allocated")[0] = fill;
     }
-    assert!(store.trace().stop().expect("stopped").records >= 200);
-    assert!(store.what_if().stop().is_some());
-    store.flush().expect("flushed");
-    let mut events = store.ssd().events();
-    store.policies().set_ssd("lru2").expect("switched");
-    store.policies().set_ssd("no such policy").expect_err("unknown");
-    assert!(store.resize_pool(8 << 20).expect("resized") > 300);
-    let report = store.ssd().drain(DrainOptions::new());
-    assert_eq!((report.left, report.failed.len()), (0, 0));
-    let scrub = store.scrub(ScrubOptions::default().pages_per_second(None));
-    assert!(scrub.progress().total > 0);
-    assert!(scrub.finished().complete);
-    store.ssd().set_mode(SsdMode::ReadOnly).expect("read-only");
-    assert!(events.any(|event| matches!(event, SsdEvent::Mode { mode: SsdMode::ReadOnly })));
-    store.ssd().set_mode(SsdMode::Off).expect("off");
-    let new = folder.path().join("new-ssd");
-    store.replace_ssd(SsdReplacement::path(&new).bytes(16 << 20)).expect("replaced");
-    store.ssd().acknowledge_loss().expect("nothing is lost");
-    let hot = folder.path().join("hot");
-    assert_eq!(store.export_hot(&hot).expect("exported"), 200);
-    store.import_hot(&hot).expect("imported");
-    drop(store.export_stats(folder.path().join("stats.json"), Duration::from_secs(1)).expect("exported"));
+    store.block_on(of.flush()).expect("flushed");
+    let mut events = of.ssd().events();
+    assert_eq!(store.block_on(of.ssd().drain(DrainOptions::new())).left, 0);
+    // What starts a task of the store needs its runtime.
+    let scrub = store.block_on(async { of.scrub(ScrubOptions::default().pages_per_second(None)) });
+    assert!(store.block_on(scrub.finished()).complete);
+    store.block_on(of.ssd().set_mode(SsdMode::ReadOnly)).expect("read-only");
+    assert!(matches!(store.block_on(events.next()), Some(SsdEvent::Mode { mode: SsdMode::ReadOnly })));
     let backup = folder.path().join("backup");
-    assert_eq!(store.backup(&backup, BackupOptions::default()).expect("copied").pages, 200);
-    assert_eq!(store.free_pages(&[PageId::new(space, 7)]).expect("freed"), 1);
-    store.keep_hot_set(Duration::from_secs(300)).expect("kept");
+    let report = store.block_on(of.backup(&backup, BackupOptions::default())).expect("copied");
+    assert_eq!(report.pages, 200);
+    assert_eq!(store.free(&[PageId::new(space, 7)]).expect("freed"), 1);
     store.close().expect("closed");
 
-    let backups = blocking::Backups::at(&backup).expect("a thread");
-    assert!(backups.verify(|_| ()).expect("read").iter().all(|file| file.is_restorable));
-    assert_eq!(backups.list().expect("read").len(), 1);
-    assert_eq!(backups.purge(1, |_| ()).expect("purged").kept, [1]);
-    let taken = backups.extract("t", Some(3), None, folder.path().join("page"), |_| ());
-    assert_eq!(taken.map(|report| report.copied).ok(), Some(1));
-
-    let pages = backups.pages(&[PageId::new(space, 3)], None).expect("read");
-    assert_eq!((pages.number, pages.pages.len()), (1, 1));
-
+    // Without a store.
+    let driver = Driver::start().expect("a thread");
+    assert_eq!(driver.block_on(Backups::at(&backup).list()).expect("read").len(), 1);
     let restored = folder.path().join("restored");
-    let report = blocking::restore(builder(&restored), &backup, None, |_| ()).expect("restored");
+    let report = driver.block_on(builder(&restored).restore(&backup, None, |_| ())).expect("restored");
     assert_eq!(report.pages, 200);
-    assert_eq!(blocking::inspect(builder(&restored)).expect("inspected").manifest.spaces.len(), 1);
     let store = PageStore::open_read_only(builder(&restored)).expect("opened");
     assert_eq!(store.get(PageId::new(space, 7)).expect("read")[0], 7);
 }
@@ -124,13 +101,17 @@ fn a_store_is_operated_without_a_runtime() {
 fn callers_take_turns_while_one_waits_for_ever() {
     let folder = folder();
     let store = &PageStore::open(builder(folder.path())).expect("opened");
-    let space = store.spaces().create("t").expect("created");
+    let space = store.block_on(store.spaces().create("t")).expect("created");
     let pages: Vec<_> = (0..600).map(|_| store.allocate(space).expect("allocated").id()).collect();
     store.sync().expect("synced");
     std::thread::scope(|scope| {
         // Waits, without a call of its own that ends, until the others are done.
-        let waiting =
-            scope.spawn(|| store.ssd().events().any(|event| matches!(event, SsdEvent::Mode { .. })));
+        let waiting = scope.spawn(|| {
+            store.block_on(async {
+                let mut events = store.ssd().events();
+                while !matches!(events.next().await, None | Some(SsdEvent::Mode { .. })) {}
+            })
+        });
         let callers: Vec<_> = (0..4_usize)
             .map(|no| {
                 let pages = &pages;
@@ -147,11 +128,12 @@ fn callers_take_turns_while_one_waits_for_ever() {
             })
             .collect();
         callers.into_iter().for_each(|caller| caller.join().expect("no panic"));
-        store.ssd().set_mode(SsdMode::ReadOnly).expect("read-only");
-        assert!(waiting.join().expect("no panic"));
+        store.block_on(store.ssd().set_mode(SsdMode::ReadOnly)).expect("read-only");
+        waiting.join().expect("no panic");
     });
     // No call waits for this one.
-    let scrub = store.scrub(ScrubOptions::default().pages_per_second(None));
+    let fast = ScrubOptions::default().pages_per_second(None);
+    let scrub = store.block_on(async { store.scrub(fast) });
     while !scrub.is_finished() {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -160,7 +142,7 @@ fn callers_take_turns_while_one_waits_for_ever() {
 /// Opens a store, and makes calls that wait for the devices.
 fn work(dir: &Path) {
     let store = PageStore::open(builder(dir)).expect("opened");
-    let space = store.spaces().create("t").expect("created");
+    let space = store.block_on(store.spaces().create("t")).expect("created");
     let pages: Vec<_> = (0..1000)
         .map(|_| {
             let mut page = store.allocate(space).expect("allocated");
@@ -197,7 +179,7 @@ fn calls_that_wait_work_inside_of_the_tasks_of_a_runtime() {
 async fn a_task_that_waits_for_a_guard_of_its_own_is_refused() {
     let folder = folder();
     let store = PageStore::open(builder(folder.path())).expect("opened");
-    let space = store.spaces().create("t").expect("created");
+    let space = store.block_on(store.spaces().create("t")).expect("created");
     let pages = [(); 2].map(|()| store.allocate(space).expect("allocated").id());
     store.close().expect("closed");
     let store = Arc::new(PageStore::open(builder(folder.path())).expect("opened"));

@@ -1,9 +1,9 @@
 //! The SSD and the policies of a store in use are replaced.
 
-use crate::fixture::{Fixture, PAGE, PAGES, expect_all, grown, read, version_of, write, write_all};
+use crate::fixture::{Fixture, PAGE, PAGES, expect_all, grown, read, version_of, write, write_all, zoned};
 use pagetier::{
-    Costs, Error, OpenError, PageId, PageSize, PageStore, SpaceId, SsdMode, SsdPolicy, SsdReplacement,
-    errors::Advice, scrub::ScrubOptions,
+    Costs, Error, OpenError, PageId, PageSize, PageStore, SpaceId, SsdMode, SsdPolicy, errors::Advice,
+    scrub::ScrubOptions,
 };
 use pagetier_devio::{Device, IoOp, SharedDevice};
 use pagetier_rivals::{POOL_POLICIES, SSD_POLICIES};
@@ -80,7 +80,7 @@ async fn an_ssd_is_replaced_under_load_and_a_power_cut_at_any_moment_loses_nothi
         let policies = ["cac", "lru2", "mv-fifo", "tac", "doublewrite"];
         let policy: SsdPolicy = policies[seed as usize % policies.len()].parse().unwrap();
         let fixture = Fixture::new();
-        let store = Arc::new(fixture.builder().ssd_policy(policy).open().await.unwrap());
+        let store = Arc::new(fixture.builder().ssd_policy(zoned(policy)).open().await.unwrap());
         let space = grown(&store).await;
         store.sync().await.unwrap();
         let (known, stop) = (known(), Arc::new(AtomicBool::new(false)));
@@ -90,7 +90,7 @@ async fn an_ssd_is_replaced_under_load_and_a_power_cut_at_any_moment_loses_nothi
         let bytes = if seed % 2 == 0 { 260 * PAGE } else { 100 * PAGE };
         let replacing = tokio::spawn({
             let (store, new) = (Arc::clone(&store), Arc::clone(&new) as SharedDevice);
-            async move { store.replace_ssd(SsdReplacement::device(new).bytes(bytes)).await }
+            async move { store.ssd().replace(new, bytes).await }
         });
         tokio::time::sleep(Duration::from_micros(seed * 79_193 % 60_000)).await;
         let later = fixture.after_power_cut(seed);
@@ -101,9 +101,9 @@ async fn an_ssd_is_replaced_under_load_and_a_power_cut_at_any_moment_loses_nothi
         replacing.abort();
         let _ended = (task.await, replacing.await);
         drop(store);
-        let builder = later.builder().ssd_policy(policy).ssd_bytes(bytes);
+        let builder = later.builder().ssd_policy(zoned(policy)).ssd_bytes(bytes);
         let what = format!("seed {seed}");
-        let opened = match builder.ssd_device(Arc::clone(&later_new) as SharedDevice).open().await {
+        let opened = match builder.ssd(Arc::clone(&later_new) as SharedDevice).open().await {
             Ok(store) => {
                 with_new += 1;
                 store
@@ -111,7 +111,7 @@ async fn an_ssd_is_replaced_under_load_and_a_power_cut_at_any_moment_loses_nothi
             Err(OpenError::SsdMissing { .. }) => {
                 assert!(!done, "{what}: replaced, and not recorded");
                 with_old += 1;
-                later.builder().ssd_policy(policy).open().await.unwrap()
+                later.builder().ssd_policy(zoned(policy)).open().await.unwrap()
             }
             Err(error) => panic!("{what}: {error}"),
         };
@@ -132,11 +132,8 @@ async fn a_replaced_ssd_is_used_and_the_old_one_is_not_touched_again() {
     let slots = store.stats().ssd.slots;
     for (round, pages) in [(0, 400), (1, 120)] {
         let new = blank_ssd("new", 5 + round);
-        store
-            .replace_ssd(SsdReplacement::device(Arc::clone(&new) as SharedDevice).bytes(pages * PAGE))
-            .await
-            .unwrap();
-        assert_eq!(store.ssd().mode(), SsdMode::WriteBack);
+        store.ssd().replace(Arc::clone(&new) as SharedDevice, pages * PAGE).await.unwrap();
+        assert_eq!(store.stats().ssd.mode, SsdMode::WriteBack);
         assert_eq!(store.stats().ssd.slots > slots, round == 0);
         let written = fixture.ssd.stats().totals().write.ops;
         write_all(&store, space, 3 + round as u32).await;
@@ -167,28 +164,28 @@ async fn a_replacement_that_cannot_be_made_leaves_the_ssd_in_use() {
     // The replacement would format devices in use.
     for used in [&fixture.ssd, &fixture.hdd] {
         let device = Arc::clone(used) as SharedDevice;
-        let refused = attach(store.replace_ssd(SsdReplacement::device(device).bytes(200 * PAGE)).await);
+        let refused = attach(store.ssd().replace(device, 200 * PAGE).await);
         assert!(matches!(*refused, OpenError::DeviceInUse { .. }), "{refused:?}");
     }
-    let small = store.replace_ssd(SsdReplacement::device(blank_ssd("small", 1)).bytes(3 * PAGE)).await;
+    let small = store.ssd().replace(blank_ssd("small", 1), 3 * PAGE).await;
     assert!(matches!(*attach(small), OpenError::SsdTooSmall(_)));
     let data = blank_ssd("data", 2);
     data.grow(1 << 20).unwrap();
     data.implant(0, &[7; 4096]);
-    let foreign = store.replace_ssd(SsdReplacement::device(data).bytes(200 * PAGE)).await;
+    let foreign = store.ssd().replace(data, 200 * PAGE).await;
     assert!(matches!(*attach(foreign), OpenError::Foreign { .. }));
     let broken = blank_ssd("broken", 3);
     broken.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write));
-    assert!(store.replace_ssd(SsdReplacement::device(broken).bytes(200 * PAGE)).await.is_err());
+    assert!(store.ssd().replace(broken, 200 * PAGE).await.is_err());
     // A drain cannot complete.
     write_all(&store, space, 3).await;
     store.sync().await.unwrap();
     assert!(store.stats().ssd.dirty_pages > 0);
     fixture.hdd.inject(Fault::new(FaultEffect::NoSpace).on(IoOp::Write));
-    let stuck = store.replace_ssd(SsdReplacement::device(blank_ssd("new", 4)).bytes(200 * PAGE)).await;
+    let stuck = store.ssd().replace(blank_ssd("new", 4), 200 * PAGE).await;
     assert!(stuck.is_err(), "{stuck:?}");
     fixture.hdd.clear_faults();
-    assert_eq!(store.ssd().mode(), SsdMode::WriteBack);
+    assert_eq!(store.stats().ssd.mode, SsdMode::WriteBack);
     write_all(&store, space, 4).await;
     store.sync().await.unwrap();
     expect_all(&store, space, 4).await;
@@ -207,12 +204,12 @@ async fn on_files_the_ssd_in_use_is_refused_under_any_name() {
     std::fs::hard_link(path.join("ssd.cache"), dir.path().join("linked")).unwrap();
     std::os::unix::fs::symlink(path.join("hdd.vol"), dir.path().join("named")).unwrap();
     for name in ["linked", "named", "store/ssd.cache", "store/../store/hdd.vol"] {
-        let refused = store.replace_ssd(SsdReplacement::path(dir.path().join(name)).bytes(4 << 20)).await;
+        let refused = store.ssd().replace(dir.path().join(name), 4 << 20).await;
         let Err(Error::Attach(error)) = refused else { panic!("{name}: {refused:?}") };
         assert!(matches!(*error, OpenError::DeviceInUse { .. }), "{name}: {error}");
     }
     let larger = dir.path().join("larger");
-    store.replace_ssd(SsdReplacement::path(&larger).bytes(4 << 20)).await.unwrap();
+    store.ssd().replace(&larger, 4 << 20).await.unwrap();
     write_all(&store, space, 2).await;
     store.close().await.unwrap();
     std::fs::remove_file(path.join("ssd.cache")).unwrap();
@@ -258,10 +255,10 @@ async fn pages_keep_their_order_of_eviction_over_a_switch() {
     for no in 0..PAGES {
         read(&store, space, no * 7 % PAGES).await.unwrap();
     }
-    let before = store.hot_set(usize::MAX);
+    let before = store.hot_set().pages(usize::MAX);
     for to in ["gd2l", "lru"] {
         store.policies().set_pool(to).unwrap();
-        let after = store.hot_set(usize::MAX);
+        let after = store.hot_set().pages(usize::MAX);
         assert_eq!(after.len(), before.len());
         if to == "lru" {
             // GD2L evicts pages on the SSD before others.
@@ -293,21 +290,19 @@ async fn a_shutdown_in_the_middle_of_a_replacement_leaves_a_store_that_opens_wit
         store.sync().await.unwrap();
         let new = blank_ssd("new", 300 + u64::from(step));
         let bytes = 260 * PAGE;
-        let replacing =
-            store.replace_ssd(SsdReplacement::device(Arc::clone(&new) as SharedDevice).bytes(bytes));
+        let replacing = store.ssd().replace(Arc::clone(&new) as SharedDevice, bytes);
         let ending = async {
             tokio::time::sleep(Duration::from_millis(10) * step).await;
             store.shutdown().await
         };
         let (replaced, ended) = tokio::join!(replacing, ending);
         ended.unwrap();
-        let refused =
-            store.replace_ssd(SsdReplacement::device(Arc::clone(&new) as SharedDevice).bytes(bytes)).await;
+        let refused = store.ssd().replace(Arc::clone(&new) as SharedDevice, bytes).await;
         assert!(matches!(refused, Err(Error::Closed)), "{refused:?}");
         drop(store);
         let later = fixture.after_power_cut(u64::from(step));
         let later_new = Arc::new(new.after_power_cut(u64::from(step), &SimPower::new()));
-        let with = later.builder().ssd_device(Arc::clone(&later_new) as SharedDevice).ssd_bytes(bytes);
+        let with = later.builder().ssd(Arc::clone(&later_new) as SharedDevice).ssd_bytes(bytes);
         let opened = match with.open().await {
             Ok(store) => {
                 with_new += 1;
@@ -330,7 +325,7 @@ type Loaded = (Arc<PageStore>, SpaceId, Arc<Known>, Arc<AtomicBool>, tokio::task
 
 /// A store with the SSD policy `from`, under load.
 async fn loaded(fixture: &Fixture, from: SsdPolicy) -> Loaded {
-    let store = Arc::new(fixture.builder().ssd_policy(from).open().await.unwrap());
+    let store = Arc::new(fixture.builder().ssd_policy(zoned(from)).open().await.unwrap());
     let space = grown(&store).await;
     store.sync().await.unwrap();
     let (known, stop) = (known(), Arc::new(AtomicBool::new(false)));
@@ -364,7 +359,7 @@ async fn the_ssds_policy_is_switched_under_load_between_any_two_and_the_ssd_stay
             assert_eq!(after.pages, before.pages, "{from}, then {to}");
             assert!(after.dirty_pages <= before.dirty_pages, "{from}, then {to}");
         }
-        assert!(before.pages > 0 && store.ssd().state() == pagetier::SsdState::Active);
+        assert!(before.pages > 0 && store.stats().ssd.state() == pagetier::stats::SsdState::Active);
         check(&store, space, &known, &from.to_string()).await;
         store.validate().unwrap();
     }
@@ -414,7 +409,8 @@ async fn a_power_cut_at_any_moment_of_a_switch_of_the_ssds_policy_loses_nothing_
         switching.abort();
         let _ended = (task.await, switching.await);
         drop(store);
-        let opened = later.builder().ssd_policy(if seed % 2 == 0 { from } else { to }).open().await.unwrap();
+        let opened =
+            later.builder().ssd_policy(zoned(if seed % 2 == 0 { from } else { to })).open().await.unwrap();
         check(&opened, space, &known, &what).await;
         let report = opened.scrub(ScrubOptions::default().pages_per_second(None)).finished().await;
         assert!(report.findings.is_empty(), "{what}: {report:?}");
@@ -425,7 +421,7 @@ async fn a_power_cut_at_any_moment_of_a_switch_of_the_ssds_policy_loses_nothing_
 #[tokio::test(start_paused = true)]
 async fn a_switch_of_the_ssds_policy_that_cannot_be_made_keeps_the_one_in_use() {
     let fixture = Fixture::new();
-    let store = fixture.builder().ssd_policy("lru2").open().await.unwrap();
+    let store = fixture.builder().ssd_policy(zoned("lru2")).open().await.unwrap();
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     let unknown = store.policies().set_ssd("no such").await;
@@ -441,7 +437,7 @@ async fn a_switch_of_the_ssds_policy_that_cannot_be_made_keeps_the_one_in_use() 
 #[tokio::test(start_paused = true)]
 async fn a_switched_ssd_policy_outlives_an_exchange_of_the_ssd() {
     let fixture = Fixture::new();
-    let store = fixture.builder().ssd_policy("lru2").open().await.unwrap();
+    let store = fixture.builder().ssd_policy(zoned("lru2")).open().await.unwrap();
     let space = grown(&store).await;
     // A policy set while there is no SSD applies to the one attached next.
     store.ssd().set_mode(SsdMode::Off).await.unwrap();
@@ -452,7 +448,7 @@ async fn a_switched_ssd_policy_outlives_an_exchange_of_the_ssd() {
     }
     assert!(store.stats().ssd.counts.admitted_on_read > 0, "only TAC admits pages as they are read");
     let new = blank_ssd("new", 5) as SharedDevice;
-    store.replace_ssd(SsdReplacement::device(new).bytes(200 * PAGE)).await.unwrap();
+    store.ssd().replace(new, 200 * PAGE).await.unwrap();
     assert_eq!(store.policies().ssd().to_string(), "tac");
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
@@ -465,7 +461,7 @@ async fn a_switched_ssd_policy_outlives_an_exchange_of_the_ssd() {
 #[tokio::test(start_paused = true)]
 async fn the_policy_of_a_new_ssd_knows_the_pages_in_memory() {
     let fixture = Fixture::new();
-    let store = fixture.builder().ssd_policy("cac").open().await.unwrap();
+    let store = fixture.builder().ssd_policy(zoned("cac")).open().await.unwrap();
     let space = grown(&store).await;
     store.sync().await.unwrap();
     let tracked = || {
@@ -480,10 +476,7 @@ async fn the_policy_of_a_new_ssd_knows_the_pages_in_memory() {
     assert!(memory > 10 && known == 0, "{known} of {memory}");
     store.ssd().set_mode(SsdMode::WriteBack).await.unwrap();
     assert_eq!(tracked(), (memory, memory));
-    store
-        .replace_ssd(SsdReplacement::device(blank_ssd("new", 5) as SharedDevice).bytes(200 * PAGE))
-        .await
-        .unwrap();
+    store.ssd().replace(blank_ssd("new", 5) as SharedDevice, 200 * PAGE).await.unwrap();
     // The pool has made room for larger tables.
     let (memory, known) = tracked();
     assert!(memory > 10 && known == memory, "{known} of {memory}");
@@ -494,13 +487,13 @@ async fn the_policy_of_a_new_ssd_knows_the_pages_in_memory() {
 #[tokio::test(start_paused = true)]
 async fn the_policy_of_a_new_ssd_has_the_costs_that_were_set_while_it_was_formatted() {
     let fixture = Fixture::new();
-    let store = Arc::new(fixture.builder().ssd_policy("cac").open().await.unwrap());
+    let store = Arc::new(fixture.builder().ssd_policy(zoned("cac")).open().await.unwrap());
     let space = grown(&store).await;
     let new = blank_ssd("new", 5);
     new.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(10))).on(IoOp::Write).times(1));
     let replacing = tokio::spawn({
         let store = Arc::clone(&store);
-        async move { store.replace_ssd(SsdReplacement::device(new as SharedDevice).bytes(200 * PAGE)).await }
+        async move { store.ssd().replace(new as SharedDevice, 200 * PAGE).await }
     });
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert!(!replacing.is_finished());

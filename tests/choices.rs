@@ -94,8 +94,8 @@ fn changes_of_a_setting_are_logged_and_counted() {
             let ssd_bytes = ssd_bytes_for(u64::from(SLOTS), SIZE);
             let store = PageStore::builder()
                 .in_memory(Arc::new(MemoryManifest::default()))
-                .hdd_device(Arc::new(MemoryDevice::new("hdd", 0)))
-                .ssd_device(Arc::new(MemoryDevice::new("ssd", 0)))
+                .hdd(Arc::new(MemoryDevice::new("hdd", 0)))
+                .ssd(Arc::new(MemoryDevice::new("ssd", 0)))
                 .page_size(SIZE)
                 .ssd_bytes(ssd_bytes)
                 .pool_bytes(pool_bytes_for(FRAMES, ssd_bytes, SIZE))

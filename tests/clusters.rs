@@ -14,19 +14,18 @@ const FRAMES: u64 = 800;
 
 /// The disk time per written page, in milliseconds, under `policy` without an SSD, while random pages are
 /// changed.
-async fn ms_per_write(policy: &str, cluster_pages: u32) -> f64 {
+async fn ms_per_write(policy: &str) -> f64 {
     pagetier_rivals::register();
     let model = DeviceModel::disk_7200rpm(u64::from(PAGES) * PAGE).with_page_bytes(PAGE as u32);
     let memory = Arc::new(MemoryDevice::new("hdd", 0));
     let hdd: SharedDevice = Arc::new(EmulatedDevice::new(memory, model, EmulatedClock::Tokio));
     let store = PageStore::builder()
         .in_memory(Arc::new(MemoryManifest::default()))
-        .hdd_device(Arc::clone(&hdd))
+        .hdd(Arc::clone(&hdd))
         .ssd_bytes(0)
         .page_size(PageSize::MIN)
         .pool_bytes(FRAMES * PAGE)
         .pool_policy(policy)
-        .cluster_pages(cluster_pages)
         .open()
         .await
         .unwrap();
@@ -49,9 +48,9 @@ async fn ms_per_write(policy: &str, cluster_pages: u32) -> f64 {
 
 #[tokio::test(start_paused = true)]
 async fn writing_clusters_saves_the_disk_time() {
-    let page_by_page = ms_per_write("lru", 64).await;
+    let page_by_page = ms_per_write("lru").await;
     for policy in ["cfdc", "sawc"] {
-        let clustered = ms_per_write(policy, 64).await;
+        let clustered = ms_per_write(policy).await;
         println!("{policy}: {clustered:.2} ms of disk time a page, {page_by_page:.2} under LRU");
         assert!(
             clustered < 0.8 * page_by_page,
@@ -62,7 +61,7 @@ async fn writing_clusters_saves_the_disk_time() {
 
 #[tokio::test(start_paused = true)]
 async fn clusters_have_the_configured_size() {
-    let [single, small, default] = [1, 8, 64].map(|pages| ms_per_write("sawc", pages));
+    let [single, small, default] = ["sawc:cluster=1", "sawc:cluster=8", "sawc"].map(ms_per_write);
     let (single, small, default) = (single.await, small.await, default.await);
     println!("{single:.2} ms of disk time a page in clusters of 1, {small:.2} of 8, {default:.2} of 64");
     assert!(default < 0.95 * small && small < 0.95 * single, "{single:.2} {small:.2} {default:.2}");

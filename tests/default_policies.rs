@@ -71,8 +71,8 @@ impl Loaded {
         let manifest = Arc::new(MemoryManifest::default());
         let store = PageStore::builder()
             .in_memory(Arc::clone(&manifest))
-            .hdd_device(Arc::clone(&hdd) as SharedDevice)
-            .ssd_device(Arc::clone(&ssd) as SharedDevice)
+            .hdd(Arc::clone(&hdd) as SharedDevice)
+            .ssd(Arc::clone(&ssd) as SharedDevice)
             .page_size(SIZE)
             .ssd_bytes(ssd_bytes_for(u64::from(PAGES / 3), SIZE))
             .pool_bytes(pool_bytes_for(4096, ssd_bytes_for(u64::from(PAGES / 3), SIZE), SIZE))
@@ -97,8 +97,8 @@ impl Loaded {
         let ssd_bytes = ssd_bytes_for(u64::from(PAGES / 3), SIZE);
         let store = PageStore::builder()
             .in_memory(Arc::new(self.manifest.fork()))
-            .hdd_device(emulated(&self.hdd, DeviceModel::paper_hdd()))
-            .ssd_device(emulated(&self.ssd, DeviceModel::paper_ssd()))
+            .hdd(emulated(&self.hdd, DeviceModel::paper_hdd()))
+            .ssd(emulated(&self.ssd, DeviceModel::paper_ssd()))
             .ssd_bytes(ssd_bytes)
             .pool_bytes(pool_bytes_for(u64::from(PAGES / 30), ssd_bytes, SIZE))
             .pool_policy(pool_policy)

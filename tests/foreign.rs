@@ -25,7 +25,8 @@ async fn used_fixture(mutation: bool) -> Fixture {
 /// A new store on the used devices: half of its pages are written and synced, some of the others are
 /// allocated, and more are reserved.
 async fn new_store(fixture: &Fixture, mutation: bool) -> (PageStore, SpaceId) {
-    let store = builder(fixture, mutation).force(true).open().await.unwrap();
+    let store =
+        builder(fixture, mutation).create(pagetier::options::Create::Overwriting).open().await.unwrap();
     let space = store.spaces().create("t").await.unwrap();
     for no in 0..PAGES / 2 {
         fixture::fill(&mut store.allocate(space).await.unwrap(), no, 1);

@@ -32,11 +32,10 @@ async fn a_freed_page_does_not_exist_until_its_number_is_used_again() {
     let store = written(&fixture).await;
     store.free(at(3)).await.unwrap();
     assert!(is_absent(&store, 3).await);
-    for again in [store.free(at(3)).await, store.discard(at(3)).await] {
-        assert!(matches!(again, Err(Error::NoSuchPage { .. })), "{again:?}");
-    }
-    assert_eq!(store.free_pages(&[at(2), at(3), at(9), at(2)]).await.unwrap(), 2);
-    assert_eq!(store.spaces().free(SPACE, 280..10_000).await.unwrap(), 20);
+    assert_eq!(store.free(at(3)).await.unwrap(), 0);
+    assert!(matches!(store.discard(at(3)).await, Err(Error::NoSuchPage { .. })));
+    assert_eq!(store.free(&[at(2), at(3), at(9), at(2)]).await.unwrap(), 2);
+    assert_eq!(store.free((SPACE, 280..10_000)).await.unwrap(), 20);
     let info = store.spaces().list().remove(0);
     assert_eq!((info.pages, info.free), (PAGES, 23));
     assert_eq!(store.spaces().pages(SPACE).unwrap(), PAGES);
@@ -75,7 +74,7 @@ async fn the_free_pages_outlive_a_close_and_a_crash() {
     for crash in [false, true] {
         let fixture = Fixture::new();
         let store = written(&fixture).await;
-        store.spaces().free(SPACE, 10..40).await.unwrap();
+        store.free((SPACE, 10..40)).await.unwrap();
         // Reused, but not synced.
         for no in 10..14 {
             fill(&mut store.allocate(SPACE).await.unwrap(), no, 2);
@@ -108,7 +107,7 @@ async fn the_free_pages_outlive_a_close_and_a_crash() {
 async fn nothing_of_a_page_from_before_it_was_freed_is_read_again() {
     let fixture = Fixture::new();
     let store = written(&fixture).await;
-    store.free_pages(&[at(5), at(6), at(7)]).await.unwrap();
+    store.free(&[at(5), at(6), at(7)]).await.unwrap();
     drop(store.overwrite(at(5)).await.unwrap());
     fill(&mut store.overwrite(at(6)).await.unwrap(), 6, 2);
     store.discard(at(6)).await.unwrap();
@@ -162,7 +161,7 @@ async fn half_freed(store: &PageStore) -> PageRef<'_> {
     drop(store.get(at(9)).await.unwrap());
     let guard = store.get(at(4)).await.unwrap();
     let pages = [at(4), at(9)];
-    let freeing = tokio::time::timeout(Duration::from_millis(50), store.free_pages(&pages));
+    let freeing = tokio::time::timeout(Duration::from_millis(50), store.free(&pages));
     assert!(freeing.await.is_err());
     guard
 }
@@ -175,15 +174,12 @@ async fn freeing_a_page_that_a_dropped_call_still_frees_returns_once_it_has_left
         let guard = half_freed(&store).await;
         let mut again = Box::pin(async {
             let pages = [at(9), at(20)];
-            if one { store.free(at(9)).await.map(|()| 1) } else { store.free_pages(&pages).await }
+            store.free(if one { &pages[..1] } else { &pages }).await
         });
         let waited = tokio::time::timeout(Duration::from_millis(50), again.as_mut()).await;
         assert!(waited.is_err(), "{waited:?} while the page is in memory");
         drop(guard);
-        match again.as_mut().await {
-            Err(Error::NoSuchPage { page }) => assert!(one && page == at(9)),
-            freed => assert!(!one && matches!(freed, Ok(1)), "{freed:?}"),
-        }
+        assert_eq!(again.as_mut().await.unwrap(), u32::from(!one));
         assert!(store.try_get(at(9)).is_none() && is_absent(&store, 9).await);
         assert_eq!(store.allocate(SPACE).await.unwrap().id().no, 4);
     }
@@ -207,8 +203,8 @@ async fn calls_that_come_together_share_a_record_and_each_counts_its_own_pages()
     store.sync().await.unwrap();
     let before = records_of_frees(folder.path());
     // Neighbours name a page in common: one of them frees it, and the other waits until it is gone.
-    let calls = (0..60).map(|call| store.spaces().free(space, 2 * call..2 * call + 3));
-    let unknown = store.spaces().free(SpaceId(9), 0..1);
+    let calls = (0..60).map(|call| store.free((space, 2 * call..2 * call + 3)));
+    let unknown = store.free((SpaceId(9), 0..1));
     let (freed, unknown) = futures_util::future::join(futures_util::future::join_all(calls), unknown).await;
     assert!(matches!(unknown, Err(Error::NoSuchSpace { space: SpaceId(9) })));
     let freed: Vec<u32> = freed.into_iter().map(Result::unwrap).collect();
@@ -218,7 +214,7 @@ async fn calls_that_come_together_share_a_record_and_each_counts_its_own_pages()
     // One page each, of which two calls name the last.
     let calls = (0..40).map(|call| store.free(PageId::new(space, 130 + call.min(38))));
     let results = futures_util::future::join_all(calls).await;
-    assert_eq!(results.iter().filter(|result| result.is_err()).count(), 1);
+    assert_eq!(results.iter().filter(|result| matches!(result, Ok(0))).count(), 1);
     assert!(records_of_frees(folder.path()) - before <= 12);
     drop(store);
     let store = builder().open().await.unwrap();
@@ -246,8 +242,8 @@ async fn a_failure_of_a_shared_record_is_that_of_each_call() {
         let (_, results) = futures_util::future::join(growth, calls).await;
         assert!(results.iter().all(Result::is_err), "{results:?}");
         for no in 0..9 {
-            let result = if results[no as usize].is_ok() { Ok(()) } else { store.free(at(no)).await };
-            assert!(result.is_ok() && is_absent(&store, no).await, "page {no}: {result:?}");
+            let result = store.free(at(no)).await;
+            assert!(matches!(result, Ok(1)) && is_absent(&store, no).await, "page {no}: {result:?}");
         }
         let crashed = fixture.after_power_cut(1).open().await;
         for no in 0..10 {
@@ -346,7 +342,7 @@ async fn a_page_freed_after_its_reuse_was_recorded_in_doubt_stays_free() {
 async fn a_checkpoint_by_lsn_covers_pages_that_exist_again() {
     let fixture = Fixture::new();
     let store = written(&fixture).await;
-    store.spaces().free(SPACE, 0..6).await.unwrap();
+    store.free((SPACE, 0..6)).await.unwrap();
     for no in 0..6 {
         let mut page = store.allocate(SPACE).await.unwrap();
         fill(&mut page, no, 2);
@@ -373,7 +369,7 @@ async fn free_pages_are_absent_from_a_read_only_opening_and_from_backups() {
     let folder = tempfile::tempdir().unwrap();
     let chain = folder.path().join("chain");
     store.backup(&chain, BackupOptions::new()).await.unwrap();
-    store.spaces().free(SPACE, 100..120).await.unwrap();
+    store.free((SPACE, 100..120)).await.unwrap();
     for no in 100..105 {
         fill(&mut store.allocate(SPACE).await.unwrap(), no, 2);
     }
@@ -402,7 +398,7 @@ async fn a_space_that_shrinks_gives_its_room_to_others() {
         let fixture = Fixture::new();
         let store = written(&fixture).await;
         assert_eq!(store.spaces().shrink(SPACE).await.unwrap(), 0);
-        store.spaces().free(SPACE, 30..256).await.unwrap();
+        store.free((SPACE, 30..256)).await.unwrap();
         let room = store.stats().room.unallocated_bytes;
         assert_eq!(store.spaces().shrink(SPACE).await.unwrap(), 3 * 64 * fixture::PAGE);
         assert_eq!(store.stats().room.unallocated_bytes, room + 3 * 64 * fixture::PAGE);
@@ -442,7 +438,7 @@ async fn a_space_that_shrinks_gives_its_room_to_others() {
         for no in 0..3 * 64 {
             assert_eq!(read(&store, other, no).await.unwrap(), 4);
         }
-        store.spaces().free(SPACE, 0..PAGES).await.unwrap();
+        store.free((SPACE, 0..PAGES)).await.unwrap();
         assert!(store.spaces().shrink(SPACE).await.unwrap() > 0);
         store.close().await.unwrap();
         let store = fixture.open().await;
@@ -464,7 +460,7 @@ async fn extents_that_were_given_back_are_no_room_of_their_space() {
         (inspection.spaces[0].pages, inspection.spaces[0].room, (inspection.extents, inspection.extents_free))
     };
     assert_eq!(room().await, (0, 320, (5, 0)));
-    store.spaces().free(SPACE, 64..256).await.unwrap();
+    store.free((SPACE, 64..256)).await.unwrap();
     store.spaces().shrink(SPACE).await.unwrap();
     store.close().await.unwrap();
     assert_eq!(room().await, (PAGES, 320 - 192, (5, 3)));
@@ -477,7 +473,7 @@ async fn numbers_of_extents_that_are_given_back_are_withheld_meanwhile() {
         let fixture = Fixture::new();
         let store = Arc::new(written(&fixture).await);
         // All of the second and third extent, and some pages of the first.
-        store.spaces().free(SPACE, 60..192).await.unwrap();
+        store.free((SPACE, 60..192)).await.unwrap();
         store.sync().await.unwrap();
         // The shrinking waits for a flush of the HDD.
         let slow = Fault::new(FaultEffect::Slow(Duration::from_secs(5))).on(IoOp::Flush).times(1);
@@ -564,7 +560,7 @@ fn a_page_whose_freeing_ended_with_its_runtime_can_be_created() {
     let guard = second.block_on(store.get(at(4))).unwrap();
     second.block_on(async {
         let pages = [at(4), at(9)];
-        let freeing = tokio::time::timeout(Duration::from_millis(200), store.free_pages(&pages));
+        let freeing = tokio::time::timeout(Duration::from_millis(200), store.free(&pages));
         assert!(freeing.await.is_err());
     });
     first.shutdown_timeout(Duration::from_secs(5));
@@ -592,7 +588,7 @@ async fn a_page_that_waits_for_a_frame_while_its_range_is_freed_gets_one_owner()
     assert_eq!(store.spaces().pages(SPACE).unwrap(), PAGES + 1);
     let freeing = {
         let store = Arc::clone(&store);
-        tokio::spawn(async move { store.spaces().free(SPACE, PAGES..PAGES + 1).await })
+        tokio::spawn(async move { store.free((SPACE, PAGES..PAGES + 1)).await })
     };
     for _ in 0..20 {
         tokio::task::yield_now().await;

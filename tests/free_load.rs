@@ -1,7 +1,7 @@
 //! Pages freed and reused under load, with failing saves of the manifest, power cuts and changing hints: in
 //! each life every page is in a state that the contract allows.
 
-use crate::fixture::{Fixture, PAGES, fill, version_of};
+use crate::fixture::{Fixture, PAGES, fill, version_of, zoned};
 use pagetier::{Error, PageId, PageStore, SpaceHints, SpaceId, SsdPolicy};
 use pagetier_devio::IoOp;
 use pagetier_rivals::SSD_POLICIES;
@@ -136,7 +136,7 @@ async fn free(store: &PageStore, model: &Mutex<Model>, space: SpaceId, range: st
         moment.retain(|page, _| pages.contains(page));
         (before, moment)
     };
-    let freed = store.spaces().free(space, range).await;
+    let freed = store.free((space, range)).await;
     let mut model = model.lock().unwrap();
     match freed {
         Ok(_) => model.durable(&moment),
@@ -241,7 +241,7 @@ async fn pages_freed_and_used_again_under_load_survive_power_cuts_and_failing_sa
         pagetier_rivals::register();
         let policies = ["cac", "lru2", "mv-fifo", "tac", "doublewrite"];
         let policy = || policies[seed as usize % policies.len()].parse::<SsdPolicy>().unwrap();
-        let lived = lives(seed, |fixture| fixture.builder().ssd_policy(policy())).await;
+        let lived = lives(seed, |fixture| fixture.builder().ssd_policy(zoned(policy()))).await;
         assert_eq!(lived, Ok(()), "seed {seed}");
     }
 }
@@ -250,7 +250,7 @@ async fn pages_freed_and_used_again_under_load_survive_power_cuts_and_failing_sa
 async fn so_do_pages_of_spaces_whose_hints_change() {
     for seed in 100..130 {
         let policy = SSD_POLICIES[seed as usize % SSD_POLICIES.len()];
-        let lived = lives_with(seed, true, |fixture| fixture.builder().ssd_policy(policy)).await;
+        let lived = lives_with(seed, true, |fixture| fixture.builder().ssd_policy(zoned(policy))).await;
         assert_eq!(lived, Ok(()), "seed {seed}, {policy}");
     }
 }

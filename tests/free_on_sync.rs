@@ -20,7 +20,7 @@ async fn written_in_memory(fixture: &Fixture) -> PageStore {
 
 /// Waits until the freed pages in `range` have left memory, and their numbers can be used again.
 async fn left(store: &PageStore, range: Range<u32>) {
-    assert_eq!(store.spaces().free(SPACE, range).await.unwrap(), 0, "they are free already");
+    assert_eq!(store.free((SPACE, range)).await.unwrap(), 0, "they are free already");
 }
 
 #[tokio::test(start_paused = true)]

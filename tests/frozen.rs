@@ -211,7 +211,8 @@ async fn stores_of_every_frozen_version_open_with_all_their_pages() {
             reader.close().await.unwrap();
             // A second opening reads what the first one left.
             for _ in 0..2 {
-                let store = builder(&at, policy).create(false).open().await.unwrap();
+                let store =
+                    builder(&at, policy).create(pagetier::options::Create::Never).open().await.unwrap();
                 expect(&store, &what).await;
                 let scrubbed = store
                     .scrub(pagetier::scrub::ScrubOptions::default().pages_per_second(None))
@@ -233,7 +234,7 @@ async fn backups_of_every_frozen_version_restore() {
         unpack(&packed, &from);
         let report = builder(&at, "cac").restore(&from, None, |_| ()).await.unwrap();
         assert_eq!(report.files, 2, "{version}: {report:?}");
-        let store = builder(&at, "cac").create(false).open().await.unwrap();
+        let store = builder(&at, "cac").create(pagetier::options::Create::Never).open().await.unwrap();
         expect(&store, version).await;
         store.close().await.unwrap();
     }

@@ -309,7 +309,7 @@ fn a_growth_that_the_file_system_refuses_midway_keeps_nothing() {
 /// A store with one page, whose pages may lie any distance apart.
 async fn sparse(disk: &SmallDisk) -> (PageStore, SpaceId) {
     let builder = PageStore::builder().directory(disk.mount.join("store")).ssd_bytes(4 << 20);
-    let builder = builder.pool_bytes(3 << 20).page_bytes(4096).page_gap_max(u32::MAX);
+    let builder = builder.pool_bytes(3 << 20).page_size(pagetier::PageSize::MIN).page_gap_max(u32::MAX);
     let store = builder.open().await.unwrap();
     let space = store.spaces().create("t").await.unwrap();
     store.allocate(space).await.unwrap()[..8].copy_from_slice(&word(0, 1));

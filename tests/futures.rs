@@ -2,7 +2,7 @@
 
 use pagetier::log::LogMark;
 use pagetier::{
-    DrainOptions, Loss, Lsn, PageId, PageSize, PageStore, SpaceId, SsdMode, SsdPolicy, SsdReplacement,
+    DrainOptions, Loss, Lsn, PageId, PageSize, PageStore, SpaceId, SsdMode, SsdPolicy,
     backup::{BackupOptions, Backups},
     calibrate,
     device::SharedDevice,
@@ -22,7 +22,6 @@ fn every_public_future_is_send(
     device: &'static SharedDevice,
 ) {
     let (space, page) = (SpaceId(1), PageId::new(SpaceId(1), 0));
-    is_send(PageStore::open("directory"));
     is_send(PageStore::builder().open());
     is_send(PageStore::builder().open_read_only());
     is_send(PageStore::builder().inspect());
@@ -31,6 +30,7 @@ fn every_public_future_is_send(
     is_send(backups.list());
     is_send(backups.verify(|_| ()));
     is_send(backups.purge(1, |_| ()));
+    is_send(backups.pages(&[page], None));
     is_send(backups.extract("t", None, None, "file", |_| ()));
     is_send(calibrate(device, 0, device, 0, PageSize::DEFAULT, Duration::ZERO));
     is_send(store.spaces().create("t"));
@@ -39,21 +39,15 @@ fn every_public_future_is_send(
     is_send(store.get(page));
     is_send(store.get_many(&[page]));
     is_send(store.get_mut(page));
-    is_send(shared.get_owned(page));
-    is_send(shared.get_mut_owned(page));
-    is_send(shared.allocate_owned(space));
-    is_send(shared.overwrite_owned(page));
-    is_send(shared.get_or_create_owned(page));
-    is_send(shared.scan_owned(space, 0..1).into_stream());
+    is_send(shared.scan(space, 0..1).into_owned(shared).into_stream());
     is_send(store.scan(space, 0..1).into_stream());
-    is_send(store.overwrite(page));
     is_send(store.overwrite(page));
     is_send(store.get_or_create(page));
     is_send(store.discard(page));
     is_send(store.free(page));
-    is_send(store.free_pages(&[]));
+    is_send(store.free(&[page]));
     is_send(store.free_noting(space, &[], |_| ()));
-    is_send(store.spaces().free(space, 0..1));
+    is_send(store.free((space, 0..1)));
     is_send(store.spaces().shrink(space));
     is_send(store.spaces().reserve(space, 1));
     is_send(store.spaces().sync(space));
@@ -66,13 +60,13 @@ fn every_public_future_is_send(
     is_send(store.spaces().create_as(space, "u"));
     is_send(store.what_if().stop());
     is_send(store.backup("chain", BackupOptions::new()));
-    is_send(store.export_hot("hot"));
-    is_send(store.import_hot("hot"));
-    is_send(store.keep_hot_set(Duration::ZERO));
+    is_send(store.hot_set().export("hot"));
+    is_send(store.hot_set().import("hot"));
+    is_send(store.hot_set().keep(Duration::ZERO));
     is_send(store.export_stats("stats", Duration::ZERO));
     is_send(store.resize_pool(0));
-    is_send(store.replace_ssd(SsdReplacement::path("ssd")));
-    is_send(store.policies().set_ssd(SsdPolicy::Auto));
+    is_send(store.ssd().replace("ssd", 256 << 20));
+    is_send(store.policies().set_ssd(SsdPolicy::default()));
     is_send(store.ssd().acknowledge_loss());
     is_send(store.shutdown());
     is_send(store.wait_closed());

@@ -12,9 +12,9 @@ const LONG: Duration = Duration::from_secs(3600);
 
 const POLICIES: [&str; 7] = ["cac", "cc", "lru2", "tac", "mv-fifo", "mv-fifo-gsc", "doublewrite"];
 
-async fn works(policy: &str, with: impl Fn(Builder) -> Builder) {
+async fn works(policy: &str, zone: &str, with: impl Fn(Builder) -> Builder) {
     let mut fixture = Fixture::new();
-    let open = |fixture: &Fixture| with(fixture.builder().ssd_policy(policy)).open();
+    let open = |fixture: &Fixture| with(fixture.builder().ssd_policy(format!("{policy}:zone={zone}"))).open();
     let store = open(&fixture).await.unwrap();
     let space = grown(&store).await;
     store.sync().await.unwrap();
@@ -32,9 +32,9 @@ async fn works(policy: &str, with: impl Fn(Builder) -> Builder) {
     }
 }
 
-async fn all_work(what: &str, with: impl Fn(Builder) -> Builder) {
+async fn all_work(what: &str, zone: &str, with: impl Fn(Builder) -> Builder) {
     for policy in POLICIES {
-        let done = timeout(LONG, works(policy, &with)).await;
+        let done = timeout(LONG, works(policy, zone, &with)).await;
         done.unwrap_or_else(|_| panic!("{policy}, {what}: hangs"));
     }
 }
@@ -46,13 +46,13 @@ fn smallest(ring_pages: u32) -> u64 {
 
 #[tokio::test(start_paused = true)]
 async fn no_ring() {
-    all_work("no ring", |builder| builder.ring_pages(0)).await;
+    all_work("no ring", "30", |builder| builder.ring_pages(0)).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_ssd() {
     for ring in [0, 1, 8] {
-        let done = timeout(LONG, works("cac", |builder| builder.ssd_bytes(0).ring_pages(ring))).await;
+        let done = timeout(LONG, works("cac", "30", |builder| builder.ssd_bytes(0).ring_pages(ring))).await;
         done.unwrap_or_else(|_| panic!("ring of {ring}: hangs"));
     }
 }
@@ -60,7 +60,7 @@ async fn no_ssd() {
 #[tokio::test(start_paused = true)]
 async fn a_ring_of_one_page_and_of_one_batch() {
     for ring in [1, 2] {
-        all_work("a small ring", |builder| builder.ring_pages(ring)).await;
+        all_work("a small ring", "30", |builder| builder.ring_pages(ring)).await;
     }
 }
 
@@ -70,14 +70,14 @@ async fn as_few_slots_as_can_be() {
         let bytes = smallest(ring);
         let layout = Layout::for_bytes(bytes, PageSize::MIN, ring).unwrap();
         assert_eq!((layout.slots, layout.end()), (SLOTS_MIN, bytes));
-        all_work("few slots", |builder| builder.ssd_bytes(bytes).ring_pages(ring)).await;
+        all_work("few slots", "30", |builder| builder.ssd_bytes(bytes).ring_pages(ring)).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_zone_as_small_as_can_be() {
     let bytes = smallest(8) + 30 * PAGE;
-    for percent in [0.001, 100.0] {
-        all_work("zone", |builder| builder.ssd_bytes(bytes).zone_percent(percent)).await;
+    for zone in ["0.001", "100"] {
+        all_work("zone", zone, |builder| builder.ssd_bytes(bytes)).await;
     }
 }

@@ -1,9 +1,9 @@
 //! Hints for spaces, under every policy, under load, with power cuts and faults.
 
 use crate::changing::{Known, blank_ssd, check, known, load};
-use crate::fixture::{Fixture, PAGE, PAGES, expect_all, fill, grown, read, write_all};
+use crate::fixture::{Fixture, PAGE, PAGES, expect_all, fill, grown, hints_of, read, write_all, zoned};
 use pagetier::{
-    Error, Location, PageId, PageStore, Retention, SpaceHints, SpaceId, SsdMode, SsdPolicy, SsdReplacement,
+    Error, Location, PageId, PageStore, Retention, SpaceHints, SpaceId, SsdMode, SsdPolicy,
     scrub::ScrubOptions,
 };
 use pagetier_devio::{IoOp, SharedDevice};
@@ -54,7 +54,7 @@ async fn hints_are_read_back_shown_and_forgotten_with_their_space_or_the_store()
     store.sync().await.unwrap();
     let hints = off().retention(Retention::KeepInMemory);
     store.spaces().set_hints(space, hints).unwrap();
-    assert_eq!(store.spaces().hints(space).unwrap(), hints);
+    assert_eq!(hints_of(&store, space), hints);
     for no in 0..30 {
         read(&store, space, no).await.unwrap();
     }
@@ -69,17 +69,12 @@ async fn hints_are_read_back_shown_and_forgotten_with_their_space_or_the_store()
     assert_eq!(serde_json::from_str::<SpaceHints>("{}").unwrap(), SpaceHints::new());
 
     store.spaces().set_hints(space, SpaceHints::new()).unwrap();
-    assert_eq!(
-        store.spaces().hints(space).unwrap(),
-        SpaceHints::new(),
-        "none take the place of those before"
-    );
+    assert_eq!(hints_of(&store, space), SpaceHints::new(), "none take the place of those before");
     store.spaces().set_hints(space, hints).unwrap();
 
     store.spaces().drop(space).await.unwrap();
     for gone in [space, SpaceId(9)] {
         assert!(matches!(store.spaces().set_hints(gone, hints), Err(Error::NoSuchSpace { .. })));
-        assert!(matches!(store.spaces().hints(gone), Err(Error::NoSuchSpace { .. })));
     }
     let space = second(&store).await;
     store.spaces().set_hints(space, hints).unwrap();
@@ -87,14 +82,14 @@ async fn hints_are_read_back_shown_and_forgotten_with_their_space_or_the_store()
     assert!(matches!(store.spaces().set_hints(space, hints), Err(Error::Closed)));
     drop(store);
     let store = fixture.open().await;
-    assert_eq!(store.spaces().hints(space).unwrap(), SpaceHints::new());
+    assert_eq!(hints_of(&store, space), SpaceHints::new());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_space_kept_off_the_ssd_is_never_there_and_others_are() {
     for &policy in SSD_POLICIES {
         let fixture = Fixture::new();
-        let store = fixture.builder().ssd_policy(policy).open().await.unwrap();
+        let store = fixture.builder().ssd_policy(zoned(policy)).open().await.unwrap();
         let kept_off = store.spaces().create("off").await.unwrap();
         store.spaces().set_hints(kept_off, off()).unwrap();
         let space = grown(&store).await;
@@ -116,7 +111,7 @@ async fn a_space_kept_off_the_ssd_is_never_there_and_others_are() {
         store.sync().await.unwrap();
         let later = fixture.after_power_cut(3);
         drop(store);
-        let store = later.builder().ssd_policy(policy).open().await.unwrap();
+        let store = later.builder().ssd_policy(zoned(policy)).open().await.unwrap();
         expect_all(&store, kept_off, 3).await;
         expect_all(&store, space, 3).await;
     }
@@ -129,7 +124,7 @@ async fn copies_that_are_there_leave_by_themselves_with_and_without_a_ring() {
             let what = format!("{policy}, ring {ring}");
             let fixture = Fixture::new();
             let builder = || {
-                let builder = fixture.builder().ssd_policy(policy);
+                let builder = fixture.builder().ssd_policy(zoned(policy));
                 if ring { builder } else { builder.ring_pages(0) }
             };
             let store = builder().open().await.unwrap();
@@ -171,7 +166,7 @@ async fn a_power_cut_while_copies_leave_loses_nothing_synced() {
         let policy = SSD_POLICIES[seed as usize % SSD_POLICIES.len()];
         let what = format!("seed {seed}, {policy}");
         let fixture = Fixture::new();
-        let store = Arc::new(fixture.builder().ssd_policy(policy).open().await.unwrap());
+        let store = Arc::new(fixture.builder().ssd_policy(zoned(policy)).open().await.unwrap());
         let space = grown(&store).await;
         store.sync().await.unwrap();
         let (known, stop) = (known(), Arc::new(AtomicBool::new(false)));
@@ -187,7 +182,7 @@ async fn a_power_cut_while_copies_leave_loses_nothing_synced() {
         task.await.unwrap();
         check(&store, space, &known, &what).await;
         drop(store);
-        let opened = later.builder().ssd_policy(policy).open().await.unwrap();
+        let opened = later.builder().ssd_policy(zoned(policy)).open().await.unwrap();
         check(&opened, space, &at_cut, &what).await;
         no_findings(&opened, &what).await;
     }
@@ -227,7 +222,7 @@ async fn hints_change_under_load_with_sizes_and_policies_and_a_power_cut_loses_n
         let (pool, ssd) = (pool[seed as usize % pool.len()], ssd[seed as usize % ssd.len()]);
         let what = format!("seed {seed}, {pool}, {ssd}");
         let fixture = Fixture::new();
-        let builder = |fixture: &Fixture| fixture.builder().pool_policy(pool).ssd_policy(ssd);
+        let builder = |fixture: &Fixture| fixture.builder().pool_policy(pool).ssd_policy(zoned(ssd));
         let store = Arc::new(builder(&fixture).open().await.unwrap());
         let space = grown(&store).await;
         let other = second(&store).await;
@@ -290,10 +285,7 @@ async fn a_space_stays_off_a_replaced_ssd_and_one_that_comes_back() {
     let space = grown(&store).await;
     let other = second(&store).await;
     store.spaces().set_hints(space, off()).unwrap();
-    store
-        .replace_ssd(SsdReplacement::device(blank_ssd("new", 5) as SharedDevice).bytes(200 * PAGE))
-        .await
-        .unwrap();
+    store.ssd().replace(blank_ssd("new", 5) as SharedDevice, 200 * PAGE).await.unwrap();
     for version in 2..4 {
         write_all(&store, space, version).await;
         write_all(&store, other, version).await;
@@ -316,7 +308,7 @@ async fn a_space_can_be_dropped_while_its_copies_leave() {
         let policy = SSD_POLICIES[seed as usize % SSD_POLICIES.len()];
         let what = format!("seed {seed}, {policy}");
         let fixture = Fixture::new();
-        let store = fixture.builder().ssd_policy(policy).open().await.unwrap();
+        let store = fixture.builder().ssd_policy(zoned(policy)).open().await.unwrap();
         let space = grown(&store).await;
         write_all(&store, space, 2).await;
         store.sync().await.unwrap();
@@ -330,7 +322,7 @@ async fn a_space_can_be_dropped_while_its_copies_leave() {
         expect_all(&store, next, 1).await;
         let later = fixture.after_power_cut(seed);
         drop(store);
-        let store = later.builder().ssd_policy(policy).open().await.unwrap();
+        let store = later.builder().ssd_policy(zoned(policy)).open().await.unwrap();
         expect_all(&store, next, 1).await;
         no_findings(&store, &what).await;
     }
@@ -351,7 +343,7 @@ async fn a_flush_that_fails_while_copies_leave_loses_nothing_synced() {
             Arc::new(device.with_latency(Duration::from_micros(micros)))
         };
         (fixture.hdd, fixture.ssd) = (device("hdd", 4_000), device("ssd", 400));
-        let store = Arc::new(fixture.builder().ssd_policy(policy).open().await.unwrap());
+        let store = Arc::new(fixture.builder().ssd_policy(zoned(policy)).open().await.unwrap());
         let space = grown(&store).await;
         store.sync().await.unwrap();
         let (known, stop) = (known(), Arc::new(AtomicBool::new(false)));
@@ -372,7 +364,7 @@ async fn a_flush_that_fails_while_copies_leave_loses_nothing_synced() {
         stop.store(true, Ordering::Relaxed);
         task.await.unwrap();
         drop(store);
-        let opened = later.builder().ssd_policy(policy).open().await.unwrap();
+        let opened = later.builder().ssd_policy(zoned(policy)).open().await.unwrap();
         check(&opened, space, &at_cut, &what).await;
         opened.spaces().set_hints(space, off()).unwrap();
         left(&opened, &what).await;
@@ -407,7 +399,7 @@ async fn rotten_copies_of_a_space_kept_off_the_ssd_are_never_read() {
     for &policy in SSD_POLICIES {
         let what = policy.to_string();
         let fixture = Fixture::new();
-        let store = fixture.builder().ssd_policy(policy).open().await.unwrap();
+        let store = fixture.builder().ssd_policy(zoned(policy)).open().await.unwrap();
         let space = grown(&store).await;
         for version in 2..4 {
             write_all(&store, space, version).await;
@@ -435,7 +427,7 @@ async fn rotten_copies_of_a_space_kept_off_the_ssd_are_never_read() {
         (read_well, lost) = (read_well + rotten.len() - damaged.len(), lost + damaged.len());
         store.validate().unwrap();
         // After a power cut it is the same.
-        let later = fixture.after_power_cut(5).builder().ssd_policy(policy).open().await.unwrap();
+        let later = fixture.after_power_cut(5).builder().ssd_policy(zoned(policy)).open().await.unwrap();
         let again = versions(&later, space, &rotten, &what).await;
         assert!(again.iter().all(|version| version.is_none_or(|version| version == 3)), "{what}: {again:?}");
         // Redo from the engine's log.

@@ -1,6 +1,6 @@
 //! Stores under hostile policies for pool and SSD: nothing is lost, nothing hangs.
 
-use crate::fixture::{Fixture, PAGES, grown, read, write};
+use crate::fixture::{Fixture, PAGES, grown, read, write, zoned};
 use pagetier::{Retention, SpaceHints};
 use std::time::Duration;
 use tokio::time::timeout;
@@ -13,7 +13,8 @@ async fn survives(seed: u64, ring_pages: u32) {
     pagetier_testing::hostile::register();
     let policy = format!("hostile:{seed}");
     let open = |fixture: &Fixture| {
-        let builder = fixture.builder().ring_pages(ring_pages).pool_policy(&policy).ssd_policy(&policy);
+        let builder =
+            fixture.builder().ring_pages(ring_pages).pool_policy(&policy).ssd_policy(zoned(&policy));
         builder.open()
     };
     let store = open(&fixture).await.unwrap();

@@ -1,9 +1,11 @@
 //! The hot set that a store keeps on its HDD: it outlives the SSD, costs nothing but warmth when it is lost,
 //! and stands in no other work's way.
 
-use crate::fixture::{Fixture, PAGES, expect_all, grown, read, write, write_all};
+use crate::fixture::{Fixture, PAGES, expect_all, grown, hints_of, read, write, write_all};
 use pagetier::stats::HotSetStats;
-use pagetier::{Error, Location, Loss, Lsn, PageId, PageStore, SpaceHints, SpaceId, SsdMode, SsdState};
+use pagetier::{
+    Error, Location, Loss, Lsn, PageId, PageStore, SpaceHints, SpaceId, SsdMode, stats::SsdState,
+};
 use pagetier_devio::IoOp;
 use pagetier_testing::{Fault, FaultEffect, SimPower};
 use std::sync::Arc;
@@ -56,7 +58,7 @@ async fn used(fixture: &Fixture) -> (PageStore, SpaceId, Vec<u32>) {
     let store = fixture.open().await;
     let space = grown(&store).await;
     store.ssd().set_mode(SsdMode::WriteThrough).await.unwrap();
-    store.keep_hot_set(OFTEN).await.unwrap();
+    store.hot_set().keep(OFTEN).await.unwrap();
     for _ in 0..3 {
         for no in (0..PAGES).filter(|no| no % 3 == 1) {
             read(&store, space, no).await.unwrap();
@@ -91,7 +93,7 @@ async fn a_store_that_lost_its_ssd_warms_up_from_its_hdd() {
     let store = bereft(&fixture).await;
     assert_eq!(store.stats().ssd.pages, 0);
     assert_eq!(store.stats().hot_set, HotSetStats::default());
-    store.keep_hot_set(OFTEN).await.unwrap();
+    store.hot_set().keep(OFTEN).await.unwrap();
     let stats = warmed(&store).await;
     assert!(stats.to_memory > 20 && stats.to_ssd > 80, "{stats:?}");
     assert!(store.stats().to_string().contains("\nhot set "), "{}", store.stats());
@@ -114,7 +116,7 @@ async fn a_list_that_was_not_used_up_is_there_for_the_next_opening() {
         store.close().await.unwrap();
         let fixture = fixture.after_power_cut(1).with_blank_ssd();
         let store = bereft(&fixture).await;
-        store.keep_hot_set(OFTEN).await.unwrap();
+        store.hot_set().keep(OFTEN).await.unwrap();
         tokio::time::sleep(Duration::from_millis(5)).await;
         assert!(store.stats().hot_set.warming, "{:?}", store.stats().hot_set);
         let fixture = if closes {
@@ -126,7 +128,7 @@ async fn a_list_that_was_not_used_up_is_there_for_the_next_opening() {
             cut
         };
         let store = fixture.open().await;
-        store.keep_hot_set(OFTEN).await.unwrap();
+        store.hot_set().keep(OFTEN).await.unwrap();
         warmed(&store).await;
         is_warm(cold(&store, space, &hot).await, &hot);
         expect_all(&store, space, 1).await;
@@ -138,11 +140,11 @@ async fn a_close_lists_the_hot_pages_for_the_last_time() {
     let fixture = Fixture::new();
     let store = fixture.open().await;
     let space = grown(&store).await;
-    store.keep_hot_set(Duration::from_secs(3600)).await.unwrap();
+    store.hot_set().keep(Duration::from_secs(3600)).await.unwrap();
     tokio::time::sleep(OFTEN).await;
     store.close().await.unwrap();
     let store = fixture.open().await;
-    store.keep_hot_set(Duration::from_secs(3600)).await.unwrap();
+    store.hot_set().keep(Duration::from_secs(3600)).await.unwrap();
     warmed(&store).await;
     let frames = store.frames() as u32;
     for no in [0, 0, 0].iter().flat_map(|from| *from..frames / 2) {
@@ -151,7 +153,7 @@ async fn a_close_lists_the_hot_pages_for_the_last_time() {
     let hot: Vec<u32> = (0..PAGES).filter(|no| store.try_get(PageId::new(space, *no)).is_some()).collect();
     store.close().await.unwrap();
     let store = fixture.open().await;
-    store.keep_hot_set(OFTEN).await.unwrap();
+    store.hot_set().keep(OFTEN).await.unwrap();
     warmed(&store).await;
     let here = hot.iter().filter(|no| store.try_get(PageId::new(space, **no)).is_some()).count();
     assert!(here * 10 >= hot.len() * 8, "{here} of {}", hot.len());
@@ -170,7 +172,7 @@ async fn a_damaged_part_of_the_list_costs_its_entries_alone() {
         fixture.hdd.flip_bit(bad + 100, 3);
         let store = bereft(&fixture).await;
         assert!(store.get(PageId::new(list, at as u32)).await.is_err());
-        store.keep_hot_set(OFTEN).await.unwrap();
+        store.hot_set().keep(OFTEN).await.unwrap();
         // A backup must not fail because of it for as long as the warming takes.
         while store.get(PageId::new(list, at as u32)).await.is_err() {
             assert_eq!(store.stats().hot_set.lists, 0);
@@ -200,7 +202,7 @@ async fn a_list_that_shrinks_leaves_no_old_entries() {
     assert_eq!(store.spaces().pages(list).unwrap(), pages);
     store.close().await.unwrap();
     let store = fixture.builder().ssd_bytes(0).open().await.unwrap();
-    store.keep_hot_set(OFTEN).await.unwrap();
+    store.hot_set().keep(OFTEN).await.unwrap();
     let stats = warmed(&store).await;
     assert_eq!(stats.to_ssd, 0);
     expect_all(&store, space, 1).await;
@@ -218,10 +220,10 @@ async fn the_list_is_in_nobodys_way() {
     // An embedder's own space of the name keeps its contents.
     let own = store.spaces().create(SPACE).await.unwrap();
     store.allocate(own).await.unwrap()[0] = 7;
-    assert!(matches!(store.keep_hot_set(OFTEN).await, Err(Error::SpaceExists { name }) if name == SPACE));
+    assert!(matches!(store.hot_set().keep(OFTEN).await, Err(Error::SpaceExists { name }) if name == SPACE));
     tokio::time::sleep(10 * OFTEN).await;
     assert_eq!(store.get(PageId::new(own, 0)).await.unwrap()[0], 7);
-    assert_eq!(store.spaces().hints(own).unwrap(), SpaceHints::default());
+    assert_eq!(hints_of(&store, own), SpaceHints::default());
     // Even if its first page is torn, or cannot be read at present.
     store.allocate(own).await.unwrap()[0] = 8;
     store.ssd().set_mode(SsdMode::Off).await.unwrap();
@@ -229,23 +231,23 @@ async fn the_list_is_in_nobodys_way() {
     let first = fixture.home_of(PageId::new(own, 0)).unwrap();
     fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Read).within(first..first + 1));
     let store = fixture.builder().ssd_bytes(0).open().await.unwrap();
-    assert!(matches!(store.keep_hot_set(OFTEN).await, Err(Error::Pool(_))));
+    assert!(matches!(store.hot_set().keep(OFTEN).await, Err(Error::Pool(_))));
     fixture.hdd.clear_faults();
     fixture.hdd.flip_bit(first + 100, 3);
     assert!(store.get(PageId::new(own, 0)).await.is_err());
-    assert!(matches!(store.keep_hot_set(OFTEN).await, Err(Error::SpaceExists { .. })));
+    assert!(matches!(store.hot_set().keep(OFTEN).await, Err(Error::SpaceExists { .. })));
     assert_eq!(store.get(PageId::new(own, 1)).await.unwrap()[0], 8);
     store.spaces().drop(own).await.unwrap();
     store.close().await.unwrap();
     let store = fixture.open().await;
     // Dropping the store's ends the lists, until they are asked for again.
-    store.keep_hot_set(OFTEN).await.unwrap();
+    store.hot_set().keep(OFTEN).await.unwrap();
     listed(&store).await;
     store.spaces().drop(store.spaces().find(SPACE).unwrap()).await.unwrap();
     let lists = store.stats().hot_set.lists;
     tokio::time::sleep(10 * OFTEN).await;
     assert!(store.stats().hot_set.lists <= lists + 1 && store.spaces().find(SPACE).is_none());
-    store.keep_hot_set(OFTEN).await.unwrap();
+    store.hot_set().keep(OFTEN).await.unwrap();
     listed(&store).await;
     // The pages of the list take few frames.
     let list = store.spaces().find(SPACE).unwrap();
@@ -254,7 +256,7 @@ async fn the_list_is_in_nobodys_way() {
     assert!(held as u64 <= store.frames() / 8, "{held}");
     store.close().await.unwrap();
     let store = fixture.builder().open_read_only().await.unwrap();
-    assert!(matches!(store.keep_hot_set(OFTEN).await, Err(Error::ReadOnly)));
+    assert!(matches!(store.hot_set().keep(OFTEN).await, Err(Error::ReadOnly)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -281,7 +283,7 @@ async fn no_log_has_to_be_kept_for_the_list() {
     store.sync().await.unwrap();
     // Its pages were changed without an LSN.
     assert_eq!(store.ssd().drain(pagetier::DrainOptions::new()).await.left, 0);
-    store.keep_hot_set(Duration::from_millis(10)).await.unwrap();
+    store.hot_set().keep(Duration::from_millis(10)).await.unwrap();
     let end = Lsn(1 << 40);
     for version in 2..6 {
         write_all(&store, space, version).await;
@@ -290,7 +292,7 @@ async fn no_log_has_to_be_kept_for_the_list() {
             tokio::time::sleep(Duration::from_millis(1)).await;
             // Never 0, the position of pages without one.
             assert!(store.min_recovery_lsn().is_none_or(|from| from >= oldest));
-            assert!(store.ssd().oldest_lsn().is_none_or(|from| from >= Lsn(2000)));
+            assert!(store.stats().ssd.oldest_lsn.is_none_or(|from| from >= Lsn(2000)));
         }
         store.sync().await.unwrap();
         assert_eq!(store.min_recovery_lsn(), None);
@@ -301,7 +303,11 @@ async fn no_log_has_to_be_kept_for_the_list() {
     let cut = fixture.after_power_cut(3);
     drop(store);
     let store = cut.open().await;
-    assert!(store.ssd().oldest_lsn().is_none_or(|from| from >= Lsn(2000)), "{:?}", store.ssd().oldest_lsn());
+    assert!(
+        store.stats().ssd.oldest_lsn.is_none_or(|from| from >= Lsn(2000)),
+        "{:?}",
+        store.stats().ssd.oldest_lsn
+    );
     expect_all(&store, space, 5).await;
 }
 
@@ -354,7 +360,7 @@ async fn a_list_that_was_cut_short_makes_nothing_fail() {
         tokio::time::sleep(4 * OFTEN).await;
         assert!(store.stats().hot_set.lists <= lists + 1, "a round is under way");
         if !closes {
-            store.keep_hot_set(Duration::from_secs(3600)).await.unwrap();
+            store.hot_set().keep(Duration::from_secs(3600)).await.unwrap();
             tokio::time::sleep(Duration::from_secs(60)).await;
             store.sync().await.unwrap();
         }
@@ -362,7 +368,7 @@ async fn a_list_that_was_cut_short_makes_nothing_fail() {
         fixture.hdd.clear_faults();
         let store = fixture.open().await;
         expect_all(&store, space, 1).await;
-        store.keep_hot_set(OFTEN).await.unwrap();
+        store.hot_set().keep(OFTEN).await.unwrap();
         listed(&store).await;
     }
 }
@@ -378,7 +384,7 @@ async fn the_list_stays_until_another_ssd_has_come_for_the_one_that_failed() {
     }
     let _ = store.sync().await;
     tokio::time::sleep(4 * OFTEN).await;
-    assert_ne!(store.ssd().state(), SsdState::Active);
+    assert_ne!(store.stats().ssd.state(), SsdState::Active);
     store.ssd().abandon().await.unwrap();
     let lists = store.stats().hot_set.lists;
     tokio::time::sleep(10 * OFTEN).await;
@@ -403,7 +409,7 @@ async fn on_a_full_disk_there_is_no_list_until_there_is_room() {
     // Uses up what the file has grown ahead.
     let full = store.spaces().create("full").await.unwrap();
     while store.allocate(full).await.is_ok() {}
-    store.keep_hot_set(OFTEN).await.unwrap();
+    store.hot_set().keep(OFTEN).await.unwrap();
     tokio::time::sleep(10 * OFTEN).await;
     assert_eq!(store.stats().hot_set.lists, 0);
     write(&store, space, 0, 2).await.unwrap();
@@ -421,14 +427,14 @@ async fn a_close_waits_for_neither_the_warming_nor_a_slow_list() {
     let cut = fixture.after_power_cut(4).with_blank_ssd();
     drop(store);
     let store = bereft(&cut).await;
-    store.keep_hot_set(OFTEN).await.unwrap();
+    store.hot_set().keep(OFTEN).await.unwrap();
     tokio::time::sleep(Duration::from_millis(5)).await;
     let begun = tokio::time::Instant::now();
     store.close().await.unwrap();
     assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
     // A store that is dropped meanwhile leaves at once.
     let store = cut.open().await;
-    store.keep_hot_set(OFTEN).await.unwrap();
+    store.hot_set().keep(OFTEN).await.unwrap();
     tokio::time::sleep(Duration::from_millis(5)).await;
     let left = store.wait_closed();
     drop(store);
@@ -448,10 +454,10 @@ async fn a_store_whose_manifest_is_on_the_hdd_warms_up_on_another_machine() {
     let store = bereft(&moved).await;
     // Two calls at once: the later one holds.
     let store = Arc::new(store);
-    let (one, two) = tokio::join!(store.keep_hot_set(OFTEN), store.keep_hot_set(OFTEN));
+    let (one, two) = tokio::join!(store.hot_set().keep(OFTEN), store.hot_set().keep(OFTEN));
     one.and(two).unwrap();
     warmed(&store).await;
     is_warm(cold(&store, space, &hot).await, &hot);
     store.shutdown().await.unwrap();
-    assert!(matches!(store.keep_hot_set(OFTEN).await, Err(Error::Closed)));
+    assert!(matches!(store.hot_set().keep(OFTEN).await, Err(Error::Closed)));
 }

@@ -4,7 +4,7 @@
 use crate::fixture::{
     self, Fixture, PAGE, PAGES, RING_PAGES, SSD_PAGES, expect_all, grown, polled, write_all,
 };
-use pagetier::{OpenError, PageId, PageSize, PageStore, SpaceId};
+use pagetier::{OpenError, PageId, PageSize, PageStore, SpaceId, options::Create};
 use pagetier_devio::{IoBuf, IoBufs, IoClass, SharedDevice};
 use pagetier_testing::{SimDevice, SimPower};
 use std::path::{Path, PathBuf};
@@ -342,20 +342,20 @@ async fn two_first_openings_dropped_at_any_await_leave_devices_that_the_next_acc
 #[tokio::test(start_paused = true)]
 async fn nothing_is_created_with_create_off() {
     let fixture = Fixture::new();
-    let refused = fixture.builder().create(false).open().await;
+    let refused = fixture.builder().create(Create::Never).open().await;
     assert!(matches!(refused, Err(OpenError::NotFound { .. })), "{refused:?}");
     assert_eq!((fixture.hdd.ops(), fixture.manifest.saves()), (0, 0));
     // An unfinished first opening leaves no store.
     drop(polled(4, fixture.try_open()).await);
     assert!(fixture.manifest.saves() > 0);
-    let refused = fixture.builder().create(false).open().await;
+    let refused = fixture.builder().create(Create::Never).open().await;
     assert!(matches!(refused, Err(OpenError::NotFound { .. })), "{refused:?}");
     fixture.open().await.close().await.unwrap();
-    fixture.builder().create(false).open().await.unwrap();
+    fixture.builder().create(Create::Never).open().await.unwrap();
     // On files, where an opening failed for lack of pool memory.
     let files = Files::new();
     assert!(files.with(|b| b.pool_bytes(1)).await.is_err());
-    assert!(matches!(files.with(|b| b.create(false)).await, Err(OpenError::NotFound { .. })));
+    assert!(matches!(files.with(|b| b.create(Create::Never)).await, Err(OpenError::NotFound { .. })));
     assert!(!files.path(MANIFEST).exists());
 }
 
@@ -385,7 +385,7 @@ async fn data_that_shows_further_in_is_noticed_on_either_device() {
         label.as_mut_slice()[64] = b'_';
         used.write(64 << 10, IoBufs::from_iter([label]), IoClass::Meta).await.result.unwrap();
         assert!(matches!(fixture.try_open().await, Err(OpenError::Foreign { .. })), "ssd: {ssd}");
-        fixture.builder().force(true).open().await.unwrap();
+        fixture.builder().create(Create::Overwriting).open().await.unwrap();
     }
 }
 
@@ -425,8 +425,8 @@ async fn a_blank_hdd_is_refused_even_with_force() {
     store.close().await.unwrap();
     let hdd =
         std::mem::replace(&mut fixture.hdd, Arc::new(SimDevice::new("new", 1 << 20, 7, &SimPower::new())));
-    for force in [false, true] {
-        let refused = fixture.builder().force(force).open().await;
+    for create in [Create::OnBlank, Create::Overwriting] {
+        let refused = fixture.builder().create(create).open().await;
         assert!(matches!(refused, Err(OpenError::HddMissing { .. })), "{refused:?}");
     }
     fixture.hdd = hdd;

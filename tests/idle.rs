@@ -41,7 +41,7 @@ async fn nothing_wakes_in_an_idle_store() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary directory");
     let builder = || PageStore::builder().directory(folder.path()).pool_bytes(4 << 20).ssd_bytes(16 << 20);
     let store = builder().open().await.expect("opened");
-    println!("served by {}", store.io_backend());
+    println!("served by {}", store.stats().io_backend);
     comes_to_rest("new").await;
 
     // More pages than the pool holds, so that every task of the store has worked.

@@ -1,7 +1,7 @@
 //! A store is dropped with I/O in flight and opened again at once: no write of the dropped store lands after
 //! the writes of its successor.
 
-use crate::fixture::{self, Fixture, PAGE, fill, read, write};
+use crate::fixture::{self, Fixture, PAGE, fill, read, write, zoned};
 use pagetier::{Builder, OpenError, PageStore, SpaceId};
 use pagetier_devio::{Device, IoClass, IoOp};
 use pagetier_testing::{Fault, FaultEffect};
@@ -96,7 +96,7 @@ async fn without_the_rules_the_old_version_returns() {
 async fn after_the_drop_the_devices_see_no_operation() {
     for policy in ["cac", "lru2", "mv-fifo-gsc", "tac", "doublewrite"] {
         let fixture = Fixture::new();
-        let store = fixture.builder().ssd_policy(policy).open().await.unwrap();
+        let store = fixture.builder().ssd_policy(zoned(policy)).open().await.unwrap();
         let space = fixture::grown(&store).await;
         let sync = tokio::time::timeout(Duration::from_millis(30), store.sync()).await;
         assert!(sync.is_err(), "{policy}: there is more to write");

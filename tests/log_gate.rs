@@ -1,7 +1,7 @@
 //! The embedder's log: no device holds an image whose log is not durable, and a log that failed temporarily
 //! delays nothing once it works again.
 
-use crate::fixture::{Fixture, PAGE, PAGES, grown, read, write};
+use crate::fixture::{Fixture, PAGE, PAGES, grown, read, write, zoned};
 use pagetier::log::{GateError, GateFuture};
 use pagetier::{
     Builder, Error, LogGate, Loss, Lsn, PageId, PageStore, SpaceId,
@@ -54,7 +54,7 @@ async fn keeps_behind_the_log(policy: &str, ring_pages: u32) {
     let fixture = Fixture::new();
     let log = Arc::new(Log::default());
     let gate = Arc::clone(&log) as Arc<dyn LogGate>;
-    let builder = fixture.builder().ssd_policy(policy).ring_pages(ring_pages).log_gate(gate);
+    let builder = fixture.builder().ssd_policy(zoned(policy)).ring_pages(ring_pages).log_gate(gate);
     let store = builder.open().await.unwrap();
     let space = grown(&store).await;
     let mut rng = SmallRng::seed_from_u64(11);
@@ -264,7 +264,7 @@ async fn a_panic_in_the_gate_is_an_error_with_its_message_and_loses_nothing() {
         for result in [
             store.sync().await,
             store.flush_to(Lsn(u64::MAX - 1)).await,
-            store.spaces().free(space, 0..1).await.map(drop),
+            store.free((space, 0..1)).await.map(drop),
         ] {
             if let Err(error) = result {
                 assert_eq!(panic_in(&error).as_deref(), Some(message), "{error}");

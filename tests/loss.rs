@@ -3,8 +3,8 @@
 
 use crate::fixture::{self, Fixture, PAGES, expect_all, grown, polled, read, write, write_all};
 use pagetier::{
-    Builder, DrainOptions, Error, OpenError, PageId, PageStore, SpaceId, SsdLoss, SsdMode, SsdState,
-    errors::PoolError,
+    Builder, DrainOptions, Error, OpenError, PageId, PageStore, SpaceId, SsdLoss, SsdMode, errors::PoolError,
+    stats::SsdState,
 };
 use pagetier_devio::IoOp;
 use pagetier_ssdcache::Mutation;
@@ -88,7 +88,7 @@ async fn an_ssd_given_up_is_listed_wherever_a_crash_comes() {
                 }
             }
             // After a cancellation the abandonment continues.
-            while store.ssd().state() != SsdState::Off {
+            while store.stats().ssd.state() != SsdState::Off {
                 tokio::time::sleep(SHORT).await;
             }
             expect_listed(&store, space, 2, "in the same run").await;
@@ -430,7 +430,10 @@ async fn mode_changes_dropped_at_any_await_lose_nothing_and_end_in_one_of_the_mo
         let (store, space) = with_only_copies(fixture.builder()).await;
         let off = timeout(SHORT * polls, store.ssd().set_mode(SsdMode::Off)).await.is_ok();
         assert!(
-            off || matches!(store.ssd().mode(), SsdMode::WriteBack | SsdMode::WriteThrough | SsdMode::Off)
+            off || matches!(
+                store.stats().ssd.mode,
+                SsdMode::WriteBack | SsdMode::WriteThrough | SsdMode::Off
+            )
         );
         expect_all(&fixture.after_power_cut(polls.into()).open().await, space, 2).await;
         expect_all(&store, space, 2).await;
@@ -440,7 +443,10 @@ async fn mode_changes_dropped_at_any_await_lose_nothing_and_end_in_one_of_the_mo
         expect_all(&fixture.after_power_cut(u64::from(polls) + 1).open().await, space, 2).await;
         store.ssd().readmit().await.unwrap();
         store.ssd().set_mode(SsdMode::WriteBack).await.unwrap();
-        assert_eq!((store.ssd().state(), store.ssd().mode()), (SsdState::Active, SsdMode::WriteBack));
+        assert_eq!(
+            (store.stats().ssd.state(), store.stats().ssd.mode),
+            (SsdState::Active, SsdMode::WriteBack)
+        );
         write_all(&store, space, 3).await;
         store.sync().await.unwrap();
         store.validate().unwrap();
@@ -468,7 +474,7 @@ async fn an_ssd_whose_return_may_be_recorded_is_not_formatted_once_more() {
     }
     drop(store);
     let store = fixture.after_power_cut(1).open().await;
-    assert_eq!((store.ssd().state(), store.ssd().loss()), (SsdState::Active, None));
+    assert_eq!((store.stats().ssd.state(), store.ssd().loss()), (SsdState::Active, None));
     expect_all(&store, space, 2).await;
 }
 

@@ -1,7 +1,7 @@
 //! A flipped bit in each block of the map areas, after a close and after a crash: the store opens with the
 //! right contents, or the opening fails and names the damage.
 
-use crate::fixture::{Fixture, PAGES, expect_all, grown, read, write, write_all};
+use crate::fixture::{Fixture, PAGES, expect_all, grown, read, write, write_all, zoned};
 use pagetier::{OpenError, SpaceId};
 use pagetier_ssdcache::{BLOCK_BYTES, OpenError as SsdError};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// finds it after a `sync`.
 async fn worked(close: bool, policy: &str) -> (Fixture, SpaceId) {
     let fixture = Fixture::new();
-    let store = fixture.builder().ssd_policy(policy).open().await.unwrap();
+    let store = fixture.builder().ssd_policy(zoned(policy)).open().await.unwrap();
     let space = grown(&store).await;
     for version in 2..5 {
         write_all(&store, space, version).await;

@@ -4,7 +4,7 @@
 use pagetier::{
     Costs, DrainReport, Error, Location, OpenError, OwnedPageMut, OwnedPageRef, PageId, PageMut, PageRef,
     PageSize, PageStore, Policies, ReadmitReport, RecoveryReport, Scan, SpaceId, SpaceInfo, Spaces, Ssd,
-    SsdEvents, SsdLoss, SsdMode, SsdState,
+    SsdEvents, SsdLoss, SsdMode,
     device::{
         ClassStats, DeviceError, DeviceErrorKind, DeviceStats, DirStats, ErrorCounts, IoOp, RetryCounts,
         TimeHistogram,
@@ -12,6 +12,7 @@ use pagetier::{
     errors::{Advice, Exhausted, PoolError, ReadmitError, SsdOpenError, SsdTooSmall, TierError},
     policy::{GroupStats, PageCounts},
     scrub::{Scrub, ScrubFinding, ScrubProgress, ScrubReport},
+    stats::SsdState,
     stats::{FreeSlots, PoolMemory, PoolStats, SlotCounts, Stats, TierStats},
     what_if::{Estimates, Trace, TraceSummary, WhatIf},
 };
@@ -40,7 +41,7 @@ async fn pages(store: &Arc<PageStore>, page: PageId) -> Result<(), Error> {
     let _: PageRef<'_> = store.get(page).await?;
     let exclusive: PageMut<'_> = store.get_mut(page).await?;
     let _: PageRef<'_> = exclusive.downgrade();
-    let owned: OwnedPageMut = store.get_mut_owned(page).await?;
+    let owned: OwnedPageMut = store.get_mut(page).await?.into_owned(store);
     let _: OwnedPageRef = owned.downgrade();
     let mut scan: Scan<'_> = store.scan(page.space, 0..1);
     let _: Option<Result<PageRef<'_>, Error>> = scan.next().await;
@@ -52,7 +53,7 @@ async fn pages(store: &Arc<PageStore>, page: PageId) -> Result<(), Error> {
 #[allow(dead_code, reason = "it compiles, which is all that it is for")]
 async fn control(store: &PageStore) -> Result<(), Box<dyn std::error::Error>> {
     let ssd: Ssd<'_> = store.ssd();
-    let (_, _): (SsdState, SsdEvents) = (ssd.state(), ssd.events());
+    let (_, _): (SsdState, SsdEvents) = (store.stats().ssd.state(), ssd.events());
     let (_, _): (Option<SsdLoss>, ReadmitReport) = (ssd.loss(), ssd.readmit().await?);
     let drained: DrainReport = ssd.drain(pagetier::DrainOptions::new()).await;
     let _: Option<DeviceError> = drained.stopped_by;

@@ -1,6 +1,6 @@
 //! The operator's view: the summary, the reasons for a page's place, the export for other processes.
 
-use crate::fixture::{Fixture, PAGES, grown, read, write, write_all};
+use crate::fixture::{Fixture, PAGES, grown, read, write, write_all, zoned};
 use pagetier::{
     Location, PageId, PageStore, SpaceId, SsdMode,
     stats::{LiveStats, StatsSummary},
@@ -8,7 +8,7 @@ use pagetier::{
 use std::time::Duration;
 
 async fn busy(fixture: &Fixture) -> (PageStore, SpaceId) {
-    let store = fixture.builder().ssd_policy("cac").pool_policy("gd2l").open().await.unwrap();
+    let store = fixture.builder().ssd_policy(zoned("cac")).pool_policy("gd2l").open().await.unwrap();
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();

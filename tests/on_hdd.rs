@@ -2,7 +2,10 @@
 //! every crash leaves one of the two newest manifests whole.
 
 use crate::fixture::{Fixture, RING_PAGES, fill, read};
-use pagetier::{Builder, Error, Lsn, OpenError, PageId, PageSize, PageStore, SpaceId};
+use pagetier::{
+    Builder, Error, Lsn, OpenError, PageId, PageSize, PageStore, SpaceId, options::CostSource,
+    options::Create, options::OnHdd,
+};
 use pagetier_devio::{Device, IoOp};
 use pagetier_ssdcache::Layout;
 use pagetier_testing::{Fault, FaultEffect, FlushFailure, SimDevice, SimPower};
@@ -143,7 +146,7 @@ async fn another_machine_opens_it_with_a_blank_ssd() {
     drop(store);
     let elsewhere = fixture.after_power_cut(5).with_blank_ssd();
     assert!(matches!(elsewhere.try_open().await, Err(OpenError::SsdMissing { .. })));
-    let store = elsewhere.builder().accept_ssd_loss(true).create(false).open().await.unwrap();
+    let store = elsewhere.builder().accept_ssd_loss(true).create(Create::Never).open().await.unwrap();
     assert_eq!(store.ssd().loss().and_then(|loss| loss.redo_from), Some(redo_from));
     for no in 0..40 {
         assert_eq!(read(&store, space, no).await.unwrap(), 1);
@@ -181,7 +184,7 @@ async fn one_rotten_header_costs_nothing_and_rotten_contents_are_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn the_wrong_place_of_the_manifest_is_named() {
-    let names = |error: &OpenError| matches!(error, OpenError::BadOption { option: "manifest_on_hdd", .. });
+    let names = |error: &OpenError| matches!(error, OpenError::BadOption { option: "manifest", .. });
     let (on, mut off) = (Fixture::on_hdd(&SimPower::new()), Fixture::new());
     on.open().await.close().await.unwrap();
     off.open().await.close().await.unwrap();
@@ -196,11 +199,13 @@ async fn the_wrong_place_of_the_manifest_is_named() {
     let both = on.builder().in_memory(Arc::clone(&on.manifest)).open().await.unwrap_err();
     assert!(names(&both), "{both}");
     for bytes in [0, 1, 100 << 10, 256 << 10 | 1, 2 << 30] {
-        let error = on.builder().manifest_bytes_max(bytes).open().await.unwrap_err();
-        assert!(matches!(error, OpenError::BadOption { option: "manifest_bytes_max", .. }), "{error}");
+        let of = OnHdd { bytes_max: bytes, ..OnHdd::default() };
+        let error = on.builder().manifest(of).open().await.unwrap_err();
+        assert!(names(&error) && error.to_string().contains("bytes_max"), "{error}");
     }
     // An existing store keeps its own.
-    on.builder().manifest_bytes_max(1 << 20).open().await.unwrap().close().await.unwrap();
+    let of = OnHdd { bytes_max: 1 << 20, ..OnHdd::default() };
+    on.builder().manifest(of).open().await.unwrap().close().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -293,7 +298,7 @@ async fn an_unreadable_copy_of_a_header_costs_nothing_and_two_are_refused() {
 async fn a_file_is_opened_from_another_directory() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let builder = |machine: &str| {
-        let builder = PageStore::builder().directory(folder.path().join(machine)).manifest_on_hdd(true);
+        let builder = PageStore::builder().directory(folder.path().join(machine)).manifest(OnHdd::default());
         builder.hdd(folder.path().join("volume")).ssd_bytes(8 << 20).pool_bytes(4 << 20)
     };
     let store = builder("one").open().await.unwrap();
@@ -304,7 +309,7 @@ async fn a_file_is_opened_from_another_directory() {
     store.sync().await.unwrap();
     store.ssd().drain(pagetier::DrainOptions::new()).await;
     store.close().await.unwrap();
-    let store = builder("two").accept_ssd_loss(true).create(false).open().await.unwrap();
+    let store = builder("two").accept_ssd_loss(true).create(Create::Never).open().await.unwrap();
     for no in 0..200 {
         assert_eq!(read(&store, space, no).await.unwrap(), 1);
     }
@@ -367,7 +372,7 @@ mod broken {
 async fn a_store_without_an_ssd_is_calibrated() {
     let fixture = Fixture::on_hdd(&SimPower::new());
     let builder = || fixture.builder().ssd_bytes(0);
-    let store = builder().calibrate(Duration::from_millis(100)).open().await.unwrap();
+    let store = builder().costs(CostSource::CalibratedMs(100)).open().await.unwrap();
     let space = store.spaces().create("t").await.unwrap();
     fill(&mut store.overwrite(PageId::new(space, 0)).await.unwrap(), 0, 1);
     store.close().await.unwrap();

@@ -3,6 +3,7 @@
 use pagetier::{
     Costs, MemoryManifest, PageId,
     device::{COST_POINTS, MemoryDevice},
+    options::CostSource,
 };
 use pagetier::{PageSize, PageStore, device::SharedDevice};
 use pagetier_testing::{DeviceModel, EmulatedClock, EmulatedDevice};
@@ -24,15 +25,15 @@ async fn used(points: Option<usize>) -> PageStore {
     let equal = Costs { hdd_read_ms: 1.0, hdd_write_ms: 1.0, ssd_read_ms: 1.0, ssd_write_ms: 1.0 };
     let mut builder = PageStore::builder()
         .in_memory(Arc::new(MemoryManifest::default()))
-        .hdd_device(device("hdd", DeviceModel::paper_hdd()))
-        .ssd_device(device("ssd", DeviceModel::paper_ssd()))
+        .hdd(device("hdd", DeviceModel::paper_hdd()))
+        .ssd(device("ssd", DeviceModel::paper_ssd()))
         .page_size(PageSize::MIN)
         .ssd_bytes(500 * PAGE)
-        .pool_bytes(200 * PAGE)
-        .costs(equal);
-    if let Some(points) = points {
-        builder = builder.online_costs(points);
-    }
+        .pool_bytes(200 * PAGE);
+    builder = match points {
+        Some(points) => builder.costs(CostSource::Online { points, start: Some(equal) }),
+        None => builder.costs(equal),
+    };
     let store = builder.open().await.unwrap();
     let space = store.spaces().create("t").await.unwrap();
     for _ in 0..PAGES {

@@ -7,7 +7,7 @@ use crate::changing::{Known, blank_ssd, check, known};
 use crate::fixture::{Fixture, PAGE, PAGES, SSD_PAGES, grown, version_of, write};
 use pagetier::{
     Costs, DrainOptions, Error, OpenError, PageId, PageStore, Retention, SpaceHints, SpaceId, SsdMode,
-    SsdReplacement, SsdState, backup::BackupOptions, scrub::ScrubOptions, what_if::WhatIfOptions,
+    backup::BackupOptions, scrub::ScrubOptions, stats::SsdState, what_if::WhatIfOptions,
 };
 use pagetier_devio::{IoOp, SharedDevice};
 use pagetier_rivals::{POOL_POLICIES, SSD_POLICIES};
@@ -195,7 +195,7 @@ impl Run {
             ReplaceSsd => {
                 let (new, bytes) = (blank_ssd("new", 90 + round), [260, 100][nth % 2] * PAGE);
                 self.ssds.lock().unwrap().push((Arc::clone(&new), bytes));
-                store.replace_ssd(SsdReplacement::device(new as SharedDevice).bytes(bytes)).await
+                store.ssd().replace(new as SharedDevice, bytes).await
             }
             Modes => {
                 let modes = [SsdMode::WriteThrough, SsdMode::Off, SsdMode::ReadOnly, SsdMode::WriteBack];
@@ -218,9 +218,9 @@ impl Run {
             }
             HotSet => {
                 let file = self.folder.join("hot");
-                store.export_hot(&file).await.map_err(|error| error.to_string())?;
-                store.import_hot(&file).await.map_err(|error| error.to_string())?;
-                store.keep_hot_set(Duration::from_millis(20)).await
+                store.hot_set().export(&file).await.map_err(|error| error.to_string())?;
+                store.hot_set().import(&file).await.map_err(|error| error.to_string())?;
+                store.hot_set().keep(Duration::from_millis(20)).await
             }
             Shrink => self.shrink().await,
             Hints => {
@@ -238,7 +238,7 @@ impl Run {
         for _ in 0..70 {
             drop(self.store.allocate(self.other).await?);
         }
-        self.store.spaces().free(self.other, 0..u32::MAX).await?;
+        self.store.free((self.other, 0..u32::MAX)).await?;
         self.store.spaces().shrink(self.other).await.map(drop)
     }
 
@@ -278,7 +278,7 @@ impl Image {
     /// Opens the store with the SSD that it was using.
     async fn open(&self, what: &str) -> PageStore {
         for (ssd, bytes) in &self.ssds {
-            let builder = self.fixture.builder().ssd_device(Arc::clone(ssd) as SharedDevice);
+            let builder = self.fixture.builder().ssd(Arc::clone(ssd) as SharedDevice);
             match builder.ssd_bytes(*bytes).open().await {
                 Ok(store) => return store,
                 Err(OpenError::SsdMissing { .. }) => {}
@@ -307,11 +307,11 @@ impl Image {
 async fn settles(store: &PageStore, what: &str) -> bool {
     let mut failed = None;
     for _ in 0..20 {
-        if store.ssd().state() == SsdState::Degraded || store.stats().ssd.refusing.is_some() {
+        if store.stats().ssd.state() == SsdState::Degraded || store.stats().ssd.refusing.is_some() {
             failed = store.ssd().readmit().await.err();
         }
         match store.sync().await {
-            Ok(()) if store.ssd().state() != SsdState::Degraded => return true,
+            Ok(()) if store.stats().ssd.state() != SsdState::Degraded => return true,
             Ok(()) => {}
             Err(error) => failed = Some(error),
         }

@@ -2,10 +2,15 @@
 
 use crate::fixture::{Fixture, PAGE, POOL_BYTES, RING_PAGES, SSD_PAGES, fill, read};
 use pagetier::{
-    Builder, Costs, Error, OpenError, Options, PageId, PageSize, PageStore, SsdMode, SsdState,
+    Builder, Costs, Error, OpenError, Options, PageId, PageSize, PageStore, SsdMode,
     device::{Backend, DirectIo, MemoryDevice, SharedDevice},
     errors::Advice,
-    frames_for, pool_bytes_for,
+    frames_for,
+    options::CostSource,
+    options::Create,
+    options::OnHdd,
+    pool_bytes_for,
+    stats::SsdState,
 };
 use std::error::Error as _;
 use std::sync::Arc;
@@ -30,10 +35,8 @@ async fn another_size_of_ssd_or_ring_is_an_error() {
     }
     let error = refusal(fixture.builder().ring_pages(RING_PAGES + 1)).await;
     assert!(names(&error, "ring_pages"), "{error}");
-    let error = refusal(fixture.builder().calibrate(Duration::from_millis(10))).await;
-    assert!(names(&error, "calibrate"), "{error}");
-    let given = fixture.builder().calibrate(Duration::from_millis(10)).costs(Costs::PAPER);
-    given.open().await.unwrap().close().await.unwrap();
+    let error = refusal(fixture.builder().costs(CostSource::CalibratedMs(10))).await;
+    assert!(names(&error, "costs"), "{error}");
     fixture.open().await.close().await.unwrap();
 }
 
@@ -47,9 +50,9 @@ async fn the_ssd_of_the_options_waits_for_its_readmission() {
     }
     store.close().await.unwrap();
     let store = fixture.open().await;
-    assert_eq!(store.ssd().state(), SsdState::Off);
+    assert_eq!(store.stats().ssd.state(), SsdState::Off);
     store.ssd().readmit().await.unwrap();
-    assert_eq!(store.ssd().state(), SsdState::Active);
+    assert_eq!(store.stats().ssd.state(), SsdState::Active);
     for no in 0..60 {
         assert_eq!(read(&store, space, no).await.unwrap(), 1);
     }
@@ -59,7 +62,7 @@ async fn the_ssd_of_the_options_waits_for_its_readmission() {
 async fn errors_say_who_can_act_and_name_the_path_once() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("nothing here");
-    let error = refusal(PageStore::builder().directory(&path).create(false)).await;
+    let error = refusal(PageStore::builder().directory(&path).create(Create::Never)).await;
     assert!(matches!(error, OpenError::NotFound { .. }), "{error:?}");
     assert_eq!(error.advice(), Advice::FixConfiguration);
     assert_eq!(error.to_string().matches("nothing here").count(), 1, "{error}");
@@ -82,7 +85,7 @@ async fn the_messages_about_a_wrong_device_have_no_ids() {
     let (fixture, other) = (Fixture::new(), Fixture::new());
     fixture.open().await.close().await.unwrap();
     other.open().await.close().await.unwrap();
-    let error = refusal(fixture.builder().ssd_device(other.ssd.clone())).await;
+    let error = refusal(fixture.builder().ssd(other.ssd.clone())).await;
     let OpenError::OtherStore { found, expected, .. } = &error else { panic!("{error:?}") };
     assert!(!error.to_string().contains(found) && !error.to_string().contains(expected), "{error}");
     assert_eq!(error.advice(), Advice::FixDevice);
@@ -124,8 +127,7 @@ async fn the_memory_named_for_a_number_of_pages_holds_them_with_any_ring() {
 fn every_option_has_a_setter_and_reads_back() {
     let builder = PageStore::builder()
         .directory("/d")
-        .manifest_on_hdd(true)
-        .manifest_bytes_max(14)
+        .manifest(OnHdd { bytes_max: 14, ..OnHdd::default() }.lease(Duration::from_micros(500_001)))
         .hdd("/h")
         .ssd("/s")
         .ssd_bytes(1)
@@ -134,23 +136,14 @@ fn every_option_has_a_setter_and_reads_back() {
         .page_size(PageSize::MAX)
         .pool_policy("gd2l:frequency")
         .ssd_policy("cac:ageing")
-        .cluster_pages(4)
-        .zone_percent(5.0)
-        .outqueue(6)
-        .group_width_per_min(7.0)
-        .costs(Costs::PAPER)
-        .calibrate(Duration::from_millis(8))
-        .online_costs(9)
+        .costs(CostSource::Online { points: 9, start: Some(Costs::PAPER) })
         .io(Backend::Threads)
         .direct_io(DirectIo::Disabled)
-        .create(false)
-        .force(true)
+        .create(Create::Overwriting)
         .redo_span_max(10)
-        .ssd_write_budget(11)
         .low_room(12)
         .page_gap_max(13)
         .exhausted_after(Duration::from_micros(10_001))
-        .lease(Duration::from_millis(500))
         .read_ahead(false)
         .ssd_mode(SsdMode::ReadOnly)
         .accept_ssd_loss(true)
@@ -164,18 +157,31 @@ fn every_option_has_a_setter_and_reads_back() {
     for (name, value) in set.as_object().unwrap() {
         assert_ne!(*value, defaults[name], "{name} was not set");
     }
-    for (name, value) in [("io", "threads"), ("ssd_mode", "read-only"), ("pool_policy", "gd2l:frequency")] {
+    let texts = [("io", "threads"), ("ssd_mode", "read-only"), ("pool_policy", "gd2l:frequency")];
+    for (name, value) in texts.into_iter().chain([("create", "overwriting"), ("ssd_policy", "cac:ageing")]) {
         assert_eq!(set[name], value);
     }
+    assert_eq!(set["manifest"]["hdd"]["lease_ms"], 501);
     assert_eq!(Builder::from_options(options.clone()).options(), options);
 }
 
 #[test]
 fn options_left_out_have_their_defaults_and_unknown_ones_are_errors() {
     assert_eq!(serde_json::from_str::<Options>("{}").unwrap(), Options::default());
-    for wrong in [r#"{"pool_byts": 1}"#, r#"{"pool_policy": "gd3l"}"#, r#"{"io": "uringg"}"#] {
+    let wrong = [
+        r#"{"pool_byts": 1}"#,
+        r#"{"pool_policy": "gd3l"}"#,
+        r#"{"io": "uringg"}"#,
+        r#"{"ssd_policy": "cac:zone=0"}"#,
+        r#"{"manifest": {"hdd": {"bytes": 1}}}"#,
+    ];
+    for wrong in wrong {
         assert!(serde_json::from_str::<Options>(wrong).is_err(), "{wrong}");
     }
+    let some = r#"{"manifest": {"hdd": {"bytes_max": "1MiB"}}, "costs": {"online": {"points": 9}}}"#;
+    let some: Options = serde_json::from_str(some).unwrap();
+    assert_eq!(some.manifest, OnHdd { bytes_max: 1 << 20, lease_ms: None }.into());
+    assert_eq!(some.costs, CostSource::online(9));
 }
 
 #[tokio::test]
@@ -194,10 +200,10 @@ async fn a_store_opens_from_options_and_the_last_policy_named_counts() {
 
 #[tokio::test]
 async fn the_outqueue_has_the_entries_that_the_option_asks_for() {
-    let tables = async |entries| {
+    let tables = async |entries: u32| {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let builder = PageStore::builder().directory(dir.path()).ssd_bytes(8 << 20).ssd_policy("cac");
-        let store = builder.outqueue(entries).open().await.unwrap();
+        let builder = PageStore::builder().directory(dir.path()).ssd_bytes(8 << 20);
+        let store = builder.ssd_policy(format!("cac:outqueue={entries}")).open().await.unwrap();
         let bytes = store.stats().ssd.memory_bytes;
         store.close().await.unwrap();
         bytes
@@ -212,10 +218,10 @@ async fn of_a_path_and_a_device_the_one_named_last_is_used() {
     let path = |name: &str| dir.path().join(name);
     let memory = |name| Arc::new(MemoryDevice::new(name, 0)) as SharedDevice;
     let builder = || PageStore::builder().ssd_bytes(4 << 20).pool_bytes(2 << 20);
-    let paths = builder().directory(path("a")).hdd_device(memory("hdd")).ssd_device(memory("ssd"));
+    let paths = builder().directory(path("a")).hdd(memory("hdd")).ssd(memory("ssd"));
     paths.hdd(path("hdd")).ssd(path("ssd")).open().await.unwrap().close().await.unwrap();
     assert!(path("hdd").exists() && path("ssd").exists());
     let devices = builder().directory(path("b")).hdd(path("no hdd")).ssd(path("no ssd"));
-    devices.hdd_device(memory("hdd")).ssd_device(memory("ssd")).open().await.unwrap().close().await.unwrap();
+    devices.hdd(memory("hdd")).ssd(memory("ssd")).open().await.unwrap().close().await.unwrap();
     assert!(!path("no hdd").exists() && !path("no ssd").exists());
 }

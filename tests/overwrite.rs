@@ -1,6 +1,6 @@
 //! Pages overwritten without being read, by which an embedder repairs a damaged page.
 
-use crate::fixture::{Fixture, PAGE, PAGES, fill, grown, read, version_of, write_all};
+use crate::fixture::{Fixture, PAGE, PAGES, fill, grown, read, version_of, write_all, zoned};
 use pagetier::{
     Error, PageId, PageStore, SpaceId,
     errors::{PoolError, TierError},
@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 /// A store closed with version 2 of every page and opened again: nothing is in memory.
 async fn at_rest(policy: &str, ring_pages: u32) -> (Fixture, SpaceId) {
     let fixture = Fixture::new();
-    let store = fixture.builder().ssd_policy(policy).ring_pages(ring_pages).open().await.unwrap();
+    let store = fixture.builder().ssd_policy(zoned(policy)).ring_pages(ring_pages).open().await.unwrap();
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.close().await.unwrap();
@@ -45,7 +45,7 @@ async fn heals(policy: &str, ring_pages: u32) {
             fixture.hdd.flip_bit(home + 900, 1);
         }
     }
-    let open = |fixture: &Fixture| fixture.builder().ssd_policy(policy).ring_pages(ring_pages).open();
+    let open = |fixture: &Fixture| fixture.builder().ssd_policy(zoned(policy)).ring_pages(ring_pages).open();
     let store = open(&fixture).await.unwrap();
     for no in rotten() {
         if no % 2 == 0 {

@@ -1,34 +1,26 @@
 //! Owned guards and scans keep their store open; scans as streams; errors of the store as those of `std::io`.
 
-use crate::fixture::{Fixture, PAGES, fill, grown, version_of};
+use crate::fixture::{Fixture, fill, grown, version_of};
 use futures_util::{StreamExt, TryStreamExt};
 use pagetier::{Error, OwnedPageMut, PageId, PageStore, SpaceId, blocking};
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
 #[tokio::test(start_paused = true)]
-async fn each_call_has_an_owned_form() {
+async fn guards_become_owned() {
     let fixture = Fixture::new();
     let store = Arc::new(fixture.open().await);
     let space = grown(&store).await;
     let at = |no| PageId::new(space, no);
-    let write = |mut page: OwnedPageMut| {
-        let no = page.id().no;
-        fill(&mut page, no, 2);
-        assert!(Arc::ptr_eq(page.store(), &store));
-        page.downgrade().id().no
-    };
-    assert_eq!(write(store.allocate_owned(space).await.unwrap()), PAGES);
-    assert_eq!(write(store.overwrite_owned(at(1)).await.unwrap()), 1);
-    assert_eq!(write(store.get_or_create_owned(at(PAGES + 5)).await.unwrap()), PAGES + 5);
-    assert_eq!(write(store.get_mut_owned(at(2)).await.unwrap()), 2);
-    assert_eq!(write(store.try_get_mut_owned(at(2)).unwrap()), 2);
-    let page = store.try_get_owned(at(2)).unwrap();
-    assert!(store.try_get_mut_owned(at(2)).is_none(), "it is latched");
+    let mut page: OwnedPageMut = store.get_mut(at(1)).await.unwrap().into_owned(&store);
+    fill(&mut page, 1, 2);
+    assert!(Arc::ptr_eq(page.store(), &store));
+    assert_eq!(page.downgrade().id().no, 1);
+    let page = store.try_get(at(1)).unwrap().into_owned(&store);
+    assert!(store.try_get_mut(at(1)).is_none(), "it is latched");
     drop(page);
-    assert!(matches!(store.get_owned(at(PAGES + 9)).await, Err(Error::NoSuchPage { .. })));
     // A guard in a task of its own is the last that holds the store.
-    let guard = store.get_owned(at(1)).await.unwrap();
+    let guard = store.get(at(1)).await.unwrap().into_owned(&store);
     let closed = store.wait_closed();
     drop(store);
     let read = tokio::spawn(async move { version_of(&guard, 1) });
@@ -46,9 +38,24 @@ async fn scans_are_streams() {
     let seen: Vec<u32> = borrowed.map_ok(|page| version_of(&page, page.id().no)).try_collect().await.unwrap();
     assert_eq!(seen, [1; 9]);
     // The owned one moves to a task, and its pages outlive it.
-    let stream = store.scan_owned(space, 0..u32::MAX).into_stream();
+    let stream = store.scan(space, 0..u32::MAX).into_owned(&store).into_stream();
     let pages = tokio::spawn(stream.take(5).try_collect::<Vec<_>>()).await.unwrap().unwrap();
     assert_eq!(pages.iter().map(|page| page.id().no).collect::<Vec<_>>(), [0, 1, 2, 4, 5]);
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "a scan of another store")]
+async fn a_scan_of_another_store_is_refused() {
+    let (one, other) = (Fixture::new().open().await, Fixture::new().open().await);
+    drop(one.scan(SpaceId(0), 0..1).into_owned(&Arc::new(other)));
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "a guard of another pool")]
+async fn a_guard_of_another_store_is_refused() {
+    let (one, other) = (Fixture::new().open().await, Fixture::new().open().await);
+    let space = grown(&one).await;
+    drop(one.get(PageId::new(space, 1)).await.unwrap().into_owned(&Arc::new(other)));
 }
 
 #[test]
@@ -56,21 +63,17 @@ fn guards_of_a_blocking_store_keep_its_runtime() {
     let folder = tempfile::tempdir().unwrap();
     let builder = PageStore::builder().directory(folder.path().join("store")).ssd_bytes(4 << 20);
     let store = Arc::new(blocking::PageStore::open(builder).unwrap());
-    let space = store.spaces().create("t").unwrap();
-    for no in 0..3 {
-        store.allocate_owned(space).unwrap()[0] = no;
+    let space = store.block_on(store.spaces().create("t")).unwrap();
+    for no in 0..5 {
+        store.allocate(space).unwrap().into_owned(&store)[0] = no;
     }
     let at = |no| PageId::new(space, no);
-    store.overwrite_owned(at(3)).unwrap()[0] = 3;
-    store.get_or_create_owned(at(4)).unwrap()[0] = 4;
-    drop(store.get_mut_owned(at(4)).unwrap().downgrade());
-    drop((store.try_get_mut_owned(at(0)).unwrap(), store.try_get_owned(at(1)).unwrap()));
-    let scanned: Vec<_> = store.scan_owned(space, 0..u32::MAX).map(Result::unwrap).collect();
+    let scanned: Vec<_> = store.scan(space, 0..u32::MAX).into_owned(&store).map(Result::unwrap).collect();
     assert_eq!(scanned.iter().map(|page| page[0]).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
     assert_eq!(store.free_on_sync(&[at(2)]).unwrap(), 1);
     store.sync().unwrap();
     assert!(!store.exists(at(2)) && store.exists(at(3)));
-    let guard = store.get_owned(at(3)).unwrap();
+    let guard = store.get(at(3)).unwrap().into_owned(&store);
     drop((scanned, store));
     // The store runs on: another page can be read through the guard's store.
     assert_eq!((guard[0], guard.store().get(at(4)).unwrap()[0]), (3, 4));

@@ -1,11 +1,12 @@
 //! The SSD is taken back after a failure: nothing synced is lost, and the store works meanwhile.
 
-use crate::fixture::{self, Fixture, PAGES, expect_all, grown, read, write, write_all};
+use crate::fixture::{self, Fixture, PAGES, expect_all, grown, read, write, write_all, zoned};
 use pagetier::{
-    Builder, DrainOptions, Error, Location, PageId, PageStore, SpaceHints, SpaceId, SsdMode, SsdState,
+    Builder, DrainOptions, Error, Location, PageId, PageStore, SpaceHints, SpaceId, SsdMode,
     errors::{PoolError, TierError},
+    stats::SsdState,
 };
-use pagetier_devio::{IoOp, SharedDevice};
+use pagetier_devio::IoOp;
 use pagetier_ssdcache::Mutation;
 use pagetier_testing::{Fault, FaultEffect, FlushFailure, SimDevice, SimPower};
 use std::sync::Arc;
@@ -26,7 +27,7 @@ fn fixture(model: FlushFailure) -> Fixture {
 fn roomy(fixture: &Fixture, broken: Option<Mutation>) -> Builder {
     // Which pages leave memory, and when, is a part of these schedules: not left to the default.
     let builder = fixture.breaking(broken).pool_bytes(84 * fixture::PAGE).pool_policy("gd2l:frequency");
-    builder.ssd_bytes(600 * fixture::PAGE).zone_percent(70.0)
+    builder.ssd_bytes(600 * fixture::PAGE).ssd_policy("auto:zone=70")
 }
 
 /// Some pages that have copies on the SSD.
@@ -53,7 +54,7 @@ async fn degrade(fixture: &Fixture, store: &PageStore, space: SpaceId, version: 
     fixture.ssd.inject(fault(fixture, FaultEffect::Eio, IoOp::Write).times(1));
     for no in 0..PAGES {
         write(store, space, no, version).await.unwrap();
-        if store.ssd().state() == SsdState::Degraded {
+        if store.stats().ssd.state() == SsdState::Degraded {
             return;
         }
     }
@@ -70,7 +71,7 @@ async fn lost_after_a_failed_flush(
     policy: &str,
 ) -> usize {
     let fixture = fixture(model);
-    let store = roomy(&fixture, broken).ssd_policy(policy).open().await.unwrap();
+    let store = roomy(&fixture, broken).ssd_policy(format!("{policy}:zone=70")).open().await.unwrap();
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
@@ -105,7 +106,11 @@ async fn lost_after_a_failed_flush(
     store.validate().unwrap();
     store.sync().await.unwrap();
     drop(store);
-    let store = roomy(&fixture.after_power_cut(1), None).ssd_policy(policy).open().await.unwrap();
+    let store = roomy(&fixture.after_power_cut(1), None)
+        .ssd_policy(format!("{policy}:zone=70"))
+        .open()
+        .await
+        .unwrap();
     for no in 0..PAGES {
         lost += usize::from(!good(no, &read(&store, space, no).await));
     }
@@ -272,7 +277,7 @@ async fn a_page_in_its_second_life_never_falls_back_to_its_first() {
 /// Returns the number of pages that pass for lost.
 async fn lost_over_volatile_homes(broken: Option<Mutation>) -> usize {
     let fixture = Fixture::new();
-    let store = fixture.breaking(broken).ring_pages(0).ssd_policy("tac").open().await.unwrap();
+    let store = fixture.breaking(broken).ring_pages(0).ssd_policy(zoned("tac")).open().await.unwrap();
     let space = grown(&store).await;
     store.sync().await.unwrap();
     for no in 0..PAGES {
@@ -287,7 +292,7 @@ async fn lost_over_volatile_homes(broken: Option<Mutation>) -> usize {
     }
     fixture.ssd.inject(fault(&fixture, FaultEffect::Eio, IoOp::Write).times(1));
     for no in 0..PAGES {
-        if store.ssd().state() == SsdState::Degraded {
+        if store.stats().ssd.state() == SsdState::Degraded {
             break;
         }
         write(&store, space, no, 3).await.unwrap();
@@ -434,7 +439,7 @@ async fn the_store_works_while_a_slow_ssd_is_verified_and_what_it_writes_counts(
     let report = report.unwrap();
     assert!(report.lost.is_empty() && report.reverted.is_empty(), "{report:?}");
     assert!(ended - begun < u32::try_from(copies).unwrap() * second / 8, "{:?}", ended - begun);
-    assert_eq!(store.ssd().state(), SsdState::Active);
+    assert_eq!(store.stats().ssd.state(), SsdState::Active);
     fixture.ssd.clear_faults();
     expect_all(&store, space, 3).await;
     store.validate().unwrap();
@@ -507,7 +512,7 @@ async fn an_ssd_that_has_not_failed_is_left_as_it_is() {
     store.sync().await.unwrap();
     let report = store.ssd().readmit().await.unwrap();
     assert_eq!(report.verified + report.rewritten + report.dropped, 0);
-    assert_eq!((store.ssd().state(), store.ssd().mode()), (SsdState::Active, SsdMode::WriteBack));
+    assert_eq!((store.stats().ssd.state(), store.stats().ssd.mode), (SsdState::Active, SsdMode::WriteBack));
     fixture.ssd.set_present(false);
     assert!(matches!(store.ssd().readmit().await, Err(Error::Readmit(_))));
 }
@@ -523,9 +528,9 @@ async fn two_replacements_at_once_both_end_and_the_mode_is_the_users() {
         let new = |name, seed| crate::changing::blank_ssd(name, seed);
         let (first, second) = (new("first", 1), new("second", 2));
         let replace = |device: &Arc<SimDevice>| {
-            let new = pagetier::SsdReplacement::device(Arc::clone(device) as SharedDevice);
+            let new = Arc::clone(device);
             let store = Arc::clone(&store);
-            tokio::spawn(async move { store.replace_ssd(new.bytes(200 * fixture::PAGE)).await })
+            tokio::spawn(async move { store.ssd().replace(new, 200 * fixture::PAGE).await })
         };
         let tasks = [replace(&first), replace(&second)];
         tokio::time::sleep(Duration::from_millis(2)).await;
@@ -535,7 +540,7 @@ async fn two_replacements_at_once_both_end_and_the_mode_is_the_users() {
         for task in tasks {
             task.await.unwrap().unwrap();
         }
-        assert_eq!(store.ssd().mode(), chosen.unwrap_or(SsdMode::WriteBack));
+        assert_eq!(store.stats().ssd.mode, chosen.unwrap_or(SsdMode::WriteBack));
         write_all(&store, space, 3).await;
         store.sync().await.unwrap();
         let dirty = store.stats().ssd.dirty_pages;
@@ -567,7 +572,7 @@ async fn a_read_only_opening_puts_no_device_into_use_and_promises_nothing() {
         let reader = reader.open_read_only().await.unwrap();
         let ssd_calls = reader.ssd();
         let refused = [
-            ("replace_ssd", reader.replace_ssd(pagetier::SsdReplacement::path(&new).bytes(4 << 20)).await),
+            ("replace_ssd", reader.ssd().replace(&new, 4 << 20).await),
             ("readmit", ssd_calls.readmit().await.map(drop)),
             ("abandon", ssd_calls.abandon().await.map(drop)),
             ("set_mode", ssd_calls.set_mode(if off { SsdMode::WriteBack } else { SsdMode::Off }).await),

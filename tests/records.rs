@@ -50,7 +50,7 @@ async fn with_a_tail(fixture: &Fixture) -> SpaceId {
         assert!(append(&store, space).await && append(&store, other).await);
     }
     store.sync().await.unwrap();
-    store.spaces().free(space, 10..20).await.unwrap();
+    store.free((space, 10..20)).await.unwrap();
     for _ in 0..4 {
         assert!(append(&store, space).await);
     }
@@ -165,7 +165,7 @@ async fn a_manifest_that_was_cut_does_not_open_without_its_records() {
     let folder = tempfile::tempdir().unwrap();
     let builder = || {
         let builder = PageStore::builder().directory(folder.path()).pool_bytes(1 << 20).ssd_bytes(0);
-        builder.page_bytes(4096)
+        builder.page_size(pagetier::PageSize::MIN)
     };
     let store = builder().open().await.unwrap();
     let path = folder.path().join("manifest.json");

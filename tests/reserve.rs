@@ -74,7 +74,7 @@ async fn a_reservation_fills_holes_and_goes_beyond_the_gap() {
     for _ in 0..4 * EXTENT {
         drop(store.allocate(space).await.unwrap());
     }
-    store.spaces().free(space, EXTENT..3 * EXTENT).await.unwrap();
+    store.free((space, EXTENT..3 * EXTENT)).await.unwrap();
     assert!(store.spaces().shrink(space).await.unwrap() > 0);
     store.spaces().reserve(space, 100 * EXTENT).await.unwrap();
     let (size, saves) = (fixture.hdd.size(), fixture.manifest.saves());
@@ -83,7 +83,7 @@ async fn a_reservation_fills_holes_and_goes_beyond_the_gap() {
     }
     assert_eq!((fixture.hdd.size(), fixture.manifest.saves()), (size, saves));
     // Truncation: everything from a page on, and its room.
-    assert!(store.spaces().free(space, 2 * EXTENT..u32::MAX).await.unwrap() > EXTENT);
+    assert!(store.free((space, 2 * EXTENT..u32::MAX)).await.unwrap() > EXTENT);
     assert!(store.exists(PageId::new(space, EXTENT)) && !store.exists(PageId::new(space, 2 * EXTENT)));
     // What is reserved stays, also in later openings, until the reservation is given up.
     assert_eq!(store.spaces().shrink(space).await.unwrap(), 0);

@@ -36,7 +36,7 @@ impl Destination {
 
     pub(crate) fn builder(&self) -> Builder {
         let [hdd, ring] = self.devices.clone();
-        let builder = PageStore::builder().directory(self.path()).hdd_device(hdd).ring_device(ring);
+        let builder = PageStore::builder().directory(self.path()).hdd(hdd).ring_device(ring);
         builder.pool_bytes(60 * crate::fixture::PAGE).ssd_bytes(0)
     }
 
@@ -60,7 +60,7 @@ impl Destination {
 pub(crate) async fn restored(from: &Path, upto: Option<u32>) -> (Destination, PageStore, SpaceId) {
     let to = Destination::new();
     to.restore(from, upto).await.unwrap();
-    let store = to.builder().create(false).open().await.unwrap();
+    let store = to.builder().create(pagetier::options::Create::Never).open().await.unwrap();
     let space = store.spaces().find("t").unwrap();
     (to, store, space)
 }
@@ -125,12 +125,17 @@ async fn a_damaged_or_incomplete_chain_is_refused_before_anything_is_made() {
     let nothing = tempfile::tempdir().unwrap();
     let empty = to.restore(nothing.path(), None).await;
     assert!(matches!(empty, Err(BackupError::NoChain { .. })));
-    let larger = to.builder().page_bytes(8192).restore(dir.path(), Some(1), |_| ()).await.unwrap_err();
+    let larger = to
+        .builder()
+        .page_size(pagetier::PageSize::new(8192).unwrap())
+        .restore(dir.path(), Some(1), |_| ())
+        .await
+        .unwrap_err();
     assert!(matches!(larger, BackupError::OtherPageSize { backup: 4096, asked: 8192 }), "{larger:?}");
     assert_eq!(larger.advice(), Advice::FixConfiguration);
     assert!(larger.to_string().contains("pass 4096"), "{larger}");
     assert_eq!(std::fs::read_dir(to.dir.path()).unwrap().count(), 0);
-    to.builder().page_bytes(4096).restore(dir.path(), Some(1), |_| ()).await.unwrap();
+    to.builder().page_size(pagetier::PageSize::MIN).restore(dir.path(), Some(1), |_| ()).await.unwrap();
     assert!(matches!(restore(Some(1)).await, Err(BackupError::Exists { .. })));
     let memory = Fixture::new().builder().restore(dir.path(), None, |_| ()).await;
     assert!(matches!(memory, Err(BackupError::NoDirectory)));
@@ -151,7 +156,7 @@ async fn a_restoration_dropped_at_any_moment_leaves_no_store_and_can_be_repeated
         }
         assert_eq!(std::fs::read_dir(to.dir.path()).unwrap().count(), 1);
         assert!(!to.path().join("restoration").exists());
-        let copy = to.builder().create(false).open().await.unwrap();
+        let copy = to.builder().create(pagetier::options::Create::Never).open().await.unwrap();
         expect_all(&copy, copy.spaces().find("t").unwrap(), 2).await;
         copy.close().await.unwrap();
         if over {
@@ -192,7 +197,7 @@ async fn a_restoration_on_devices_that_fail_is_an_error_and_a_finished_one_is_du
         to.devices = devices
             .each_ref()
             .map(|device| Arc::new(device.after_power_cut(nth, &SimPower::new())) as SharedDevice);
-        let copy = to.builder().create(false).open().await.unwrap();
+        let copy = to.builder().create(pagetier::options::Create::Never).open().await.unwrap();
         expect_all(&copy, copy.spaces().find("t").unwrap(), 2).await;
     }
     assert!(failed >= 8 && finished >= 3, "{failed} failed, {finished} finished");
@@ -227,7 +232,7 @@ async fn a_restoration_interrupted_at_any_operation_starts_over_by_itself() {
                 .each_ref()
                 .map(|device| Arc::new(device.after_power_cut(at, &SimPower::new())) as SharedDevice);
         }
-        let copy = to.builder().create(false).open().await.unwrap();
+        let copy = to.builder().create(pagetier::options::Create::Never).open().await.unwrap();
         expect_all(&copy, copy.spaces().find("t").unwrap(), 2).await;
         if over {
             break;
@@ -264,7 +269,7 @@ async fn a_restoration_that_was_complete_is_ended_and_a_store_in_use_is_never_ta
     std::fs::write(path.join("restoration"), done(id)).unwrap();
     assert!(matches!(to.restore(chain.path(), Some(1)).await, Err(BackupError::Exists { .. })));
     // The store was opened since.
-    to.builder().create(false).open().await.unwrap().close().await.unwrap();
+    to.builder().create(pagetier::options::Create::Never).open().await.unwrap().close().await.unwrap();
     assert!(matches!(to.restore(chain.path(), None).await, Err(BackupError::Exists { .. })));
     std::fs::rename(&path, &partial).unwrap();
     let refused = to.restore(chain.path(), None).await.unwrap_err();
@@ -290,7 +295,7 @@ async fn a_restoration_waits_for_another_one_in_its_place() {
     };
     let (restored, ()) = tokio::join!(to.builder().restore(chain.path(), None, |_| ()), ends);
     restored.unwrap();
-    let copy = to.builder().create(false).open().await.unwrap();
+    let copy = to.builder().create(pagetier::options::Create::Never).open().await.unwrap();
     expect_all(&copy, copy.spaces().find("t").unwrap(), 2).await;
 }
 
@@ -316,6 +321,6 @@ async fn the_destination_is_checked_before_anything_is_made() {
     slashed.push("/");
     into(slashed.into()).await.unwrap();
     assert_eq!(entries(), 1);
-    let copy = to.builder().create(false).open().await.unwrap();
+    let copy = to.builder().create(pagetier::options::Create::Never).open().await.unwrap();
     expect_all(&copy, copy.spaces().find("t").unwrap(), 2).await;
 }

@@ -78,7 +78,7 @@ async fn other_tasks_run_while_the_manifest_is_saved() {
     turns.during("a sync after reuse", store.sync()).await.unwrap();
     turns
         .during("shrink", async {
-            store.spaces().free(space, 0..64).await.unwrap();
+            store.free((space, 0..64)).await.unwrap();
             store.spaces().shrink(space).await.unwrap();
         })
         .await;

@@ -43,8 +43,6 @@ async fn every_operation_after_a_shutdown_gets_a_typed_error() {
     assert!(store.try_get(hot).is_none() && store.try_get_mut(hot).is_none());
     closed("get", store.get(hot)).await;
     closed("get_mut", store.get_mut(hot)).await;
-    closed("get_owned", store.get_owned(hot)).await;
-    closed("get_mut_owned", store.get_mut_owned(hot)).await;
     closed("allocate", store.allocate(space)).await;
     closed("create", store.overwrite(hot)).await;
     closed("recreate", store.get_or_create(hot)).await;
@@ -151,9 +149,9 @@ async fn a_shared_guard_outlives_the_shutdown_and_an_exclusive_one_delays_it() {
     let fixture = Fixture::new();
     let (store, space) = filled(&fixture).await;
     let [read_page, written] = [PAGES - 1, PAGES - 2].map(|no| PageId::new(space, no));
-    let reader = store.get_owned(read_page).await.unwrap();
+    let reader = store.get(read_page).await.unwrap().into_owned(&store);
     let before = reader.to_vec();
-    let mut writer = store.get_mut_owned(written).await.unwrap();
+    let mut writer = store.get_mut(written).await.unwrap().into_owned(&store);
     let shutdown = tokio::spawn({
         let store = Arc::clone(&store);
         async move { store.shutdown().await }
@@ -246,7 +244,7 @@ async fn a_directory_can_be_opened_at_once_after_left_or_a_failed_opening() {
         drop(store);
         left.await;
         assert!(is_unlocked(&directory.path().join("lock")));
-        assert!(builder().page_bytes(8192).open().await.is_err(), "another page size");
+        assert!(builder().page_size(PageSize::new(8192).unwrap()).open().await.is_err(), "another page size");
         assert!(is_unlocked(&directory.path().join("lock")), "the failed opening left nothing");
     }
 }
@@ -296,7 +294,7 @@ async fn a_page_that_was_created_and_not_changed_holds_no_log_back() {
     assert_eq!(dirty.collect::<Vec<u32>>(), [2], "what was created is written");
     store.sync().await.unwrap();
     assert_eq!(store.redo_from(Lsn(30), Loss::Ssd).await.unwrap(), Lsn(20), "all are on the SSD alone");
-    assert_eq!(store.ssd().oldest_lsn(), Some(Lsn(20)));
+    assert_eq!(store.stats().ssd.oldest_lsn, Some(Lsn(20)));
     log(0, 25).await;
     assert_eq!(store.min_recovery_lsn(), Some(Lsn(25)));
     assert_eq!(store.ssd().drain(DrainOptions::new()).await.left, 0);
@@ -338,7 +336,7 @@ async fn a_store_whose_ssd_fails_at_its_shutdown_makes_no_ring_afterwards() {
     let (directory, fixture) =
         (tempfile::tempdir().unwrap(), Fixture::with_latency(Duration::ZERO, Duration::ZERO));
     let ssd = Arc::clone(&fixture.ssd) as SharedDevice;
-    let builder = PageStore::builder().directory(directory.path()).ssd_device(ssd).page_size(PageSize::MIN);
+    let builder = PageStore::builder().directory(directory.path()).ssd(ssd).page_size(PageSize::MIN);
     let builder = builder.ssd_bytes(SSD_PAGES * PAGE).pool_bytes(60 * PAGE).ssd_mode(SsdMode::WriteThrough);
     let store = builder.open().await.unwrap();
     let space = store.spaces().create("t").await.unwrap();

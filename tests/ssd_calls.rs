@@ -2,7 +2,7 @@
 //! older than its last `sync`, and every call can be repeated.
 
 use crate::fixture::{self, Fixture, read, write};
-use pagetier::{DrainOptions, Error, PageId, PageStore, SpaceId, SsdMode, SsdState};
+use pagetier::{DrainOptions, Error, PageId, PageStore, SpaceId, SsdMode, stats::SsdState};
 use pagetier_testing::{SimDevice, SimPower};
 use std::sync::Arc;
 use std::time::Duration;
@@ -117,7 +117,7 @@ async fn a_call_dropped_at_any_moment_harms_nothing_whatever_follows() {
                     let found = (0..COUNT).map(|no| read(&store, space, no));
                     let _ = futures_util::future::join_all(found).await;
                     fixture.ssd.set_present(true);
-                    assert_eq!(store.ssd().state(), SsdState::Degraded, "{when}");
+                    assert_eq!(store.stats().ssd.state(), SsdState::Degraded, "{when}");
                 }
                 let ended = timeout(LATENCY * moment, make(call, &store)).await;
                 let over = ended.is_ok();

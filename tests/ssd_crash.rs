@@ -47,9 +47,9 @@ impl World {
     async fn open(&self) -> Result<PageStore, String> {
         let [hdd, ssd, ring] = self.devices.each_ref().map(|d| Arc::clone(d) as SharedDevice);
         let builder = PageStore::builder().in_memory(Arc::clone(&self.manifest));
-        let builder = builder.hdd_device(hdd).ssd_device(ssd).ring_device(ring).page_size(PageSize::MIN);
-        let builder = builder.ssd_bytes(80 * PAGE).ring_pages(4).zone_percent(40.0).pool_bytes(44 * PAGE);
-        let builder = builder.ssd_policy(self.ssd_policy);
+        let builder = builder.hdd(hdd).ssd(ssd).ring_device(ring).page_size(PageSize::MIN);
+        let builder = builder.ssd_bytes(80 * PAGE).ring_pages(4).pool_bytes(44 * PAGE);
+        let builder = builder.ssd_policy(format!("{}:zone=40", self.ssd_policy));
         builder.open().await.map_err(|e| e.to_string())
     }
 }

@@ -2,8 +2,9 @@
 
 use crate::fixture::{self, Fixture, PAGES, expect_all, grown, read, write, write_all};
 use pagetier::{
-    DrainOptions, Error, Location, Lsn, OpenError, PageId, SsdEvent, SsdMode, SsdState,
+    DrainOptions, Error, Location, Lsn, OpenError, PageId, SsdEvent, SsdMode,
     errors::{PoolError, TierError},
+    stats::SsdState,
 };
 use pagetier_devio::IoOp;
 use pagetier_testing::{Fault, FaultEffect};
@@ -64,7 +65,7 @@ async fn a_drained_ssd_holds_no_only_copy() {
     let reports = reports.lock().unwrap().clone();
     assert!(reports.windows(2).all(|w| w[0].written <= w[1].written) && reports.len() > 1, "{reports:?}");
     assert_eq!(store.stats().ssd.dirty_pages, 0);
-    assert_eq!(store.ssd().oldest_lsn(), None);
+    assert_eq!(store.stats().ssd.oldest_lsn, None);
     // Nothing is missing without it, in this run and after a crash.
     fixture.ssd.set_present(false);
     expect_all(&store, space, 2).await;
@@ -122,7 +123,7 @@ async fn a_failed_slot_write_degrades_the_ssd_until_it_is_taken_back() {
     fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(fixture.slots()));
     write_all(&store, space, 3).await;
     store.sync().await.unwrap();
-    assert_eq!(store.ssd().state(), SsdState::Degraded);
+    assert_eq!(store.stats().ssd.state(), SsdState::Degraded);
     assert!(matches!(events.next().await, Some(SsdEvent::Degraded { .. })));
     expect_all(&store, space, 3).await;
     // The store can continue indefinitely: it frees the journal even though nothing is admitted.
@@ -133,7 +134,7 @@ async fn a_failed_slot_write_degrades_the_ssd_until_it_is_taken_back() {
     fixture.ssd.clear_faults();
     let report = store.ssd().readmit().await.unwrap();
     assert!(report.lost.is_empty(), "{report:?}");
-    assert_eq!(store.ssd().state(), SsdState::Active);
+    assert_eq!(store.stats().ssd.state(), SsdState::Active);
     assert_eq!(events.try_next(), Some(SsdEvent::Active));
     let before = store.stats().pool.written_ssd;
     write_all(&store, space, 12).await;
@@ -171,7 +172,7 @@ async fn a_vanished_ssd_with_only_copies_stops_writes_and_comes_back() {
         }
     }
     assert!(missing > 0);
-    assert_eq!(store.ssd().state(), SsdState::Degraded);
+    assert_eq!(store.stats().ssd.state(), SsdState::Degraded);
     let _ = write(&store, space, clean[0], 3).await;
     assert!(store.sync().await.is_err());
     assert!(matches!(store.ssd().set_mode(SsdMode::Off).await, Err(Error::SsdOnlyCopies { .. })));
@@ -246,7 +247,7 @@ async fn without_only_copies_the_store_continues_without_a_failed_ssd() {
     }
     tokio::time::sleep(LONG).await;
     store.sync().await.unwrap();
-    assert_eq!((store.ssd().state(), store.ssd().mode()), (SsdState::Off, SsdMode::Off));
+    assert_eq!((store.stats().ssd.state(), store.stats().ssd.mode), (SsdState::Off, SsdMode::Off));
     expect_all(&store, space, 3).await;
     let mut seen = Vec::new();
     while let Some(event) = events.try_next() {
@@ -263,7 +264,7 @@ async fn without_only_copies_the_store_continues_without_a_failed_ssd() {
     // The failed SSD comes back: its contents are ignored.
     later.ssd.set_present(true);
     store.ssd().readmit().await.unwrap();
-    assert_eq!(store.ssd().state(), SsdState::Active);
+    assert_eq!(store.stats().ssd.state(), SsdState::Active);
     expect_all(&store, space, 4).await;
     write_all(&store, space, 5).await;
     store.sync().await.unwrap();
@@ -281,7 +282,7 @@ async fn switched_off_and_on_nothing_old_comes_back() {
         write_all(&store, space, 2).await;
         store.sync().await.unwrap();
         store.ssd().set_mode(SsdMode::Off).await.unwrap();
-        assert_eq!(store.ssd().mode(), SsdMode::Off);
+        assert_eq!(store.stats().ssd.mode, SsdMode::Off);
         let ops = fixture.ssd.ops();
         write_all(&store, space, 3).await;
         store.sync().await.unwrap();
@@ -393,7 +394,7 @@ async fn an_ssd_given_up_while_open_keeps_pages_in_memory_and_lists_the_rest() {
         let version = read(&store, space, no).await.unwrap();
         assert_eq!(version == 3, !loss.contains(PageId::new(space, no)), "page {no} reads as {version}");
     }
-    assert_eq!(store.ssd().state(), SsdState::Off);
+    assert_eq!(store.stats().ssd.state(), SsdState::Off);
     write_all(&store, space, 4).await;
     store.sync().await.unwrap();
     drop(store);
@@ -420,7 +421,7 @@ async fn the_oldest_lsn_on_the_ssd_alone_is_never_too_new() {
             write_all(&store, space, version).await;
         }
         store.sync().await.unwrap();
-        let oldest = store.ssd().oldest_lsn().unwrap();
+        let oldest = store.stats().ssd.oldest_lsn.unwrap();
         let changed: Vec<u32> =
             (0..PAGES).filter(|no| store.location(PageId::new(space, *no)) == Location::Ssd).collect();
         let truth = |store: &pagetier::PageStore| {
@@ -442,10 +443,10 @@ async fn the_oldest_lsn_on_the_ssd_alone_is_never_too_new() {
         drop(store);
         let later = fixture.after_power_cut(seed);
         let store = later.open().await;
-        let oldest = store.ssd().oldest_lsn().unwrap_or(Lsn(u64::MAX));
+        let oldest = store.stats().ssd.oldest_lsn.unwrap_or(Lsn(u64::MAX));
         assert!(oldest.0 <= needed, "after recovery {oldest} reported, {needed} needed");
         let _ = store.ssd().drain(DrainOptions::new()).await;
-        assert_eq!(store.ssd().oldest_lsn(), None);
+        assert_eq!(store.stats().ssd.oldest_lsn, None);
     }
 }
 
@@ -513,7 +514,7 @@ async fn on_files_the_ssd_can_be_switched_off_taken_away_and_put_back() {
     write_all(&store, space, 3).await;
     store.close().await.unwrap();
     let store = open().await.unwrap();
-    assert_eq!(store.ssd().state(), SsdState::Off);
+    assert_eq!(store.stats().ssd.state(), SsdState::Off);
     expect_all(&store, space, 3).await;
     std::fs::rename(&kept, dir.path().join("ssd.cache")).unwrap();
     store.ssd().readmit().await.unwrap();
@@ -521,7 +522,7 @@ async fn on_files_the_ssd_can_be_switched_off_taken_away_and_put_back() {
     write_all(&store, space, 4).await;
     store.close().await.unwrap();
     let store = open().await.unwrap();
-    assert_eq!(store.ssd().state(), SsdState::Active);
+    assert_eq!(store.stats().ssd.state(), SsdState::Active);
     assert!(store.stats().ssd.pages > 20);
     expect_all(&store, space, 4).await;
 }

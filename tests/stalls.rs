@@ -129,7 +129,7 @@ async fn a_task_that_waits_for_a_latch_it_holds_gets_an_error() {
     assert!(matches!(flushed, Err(Error::Pool(PoolError::Deadlock { .. }))), "{flushed:?}");
     drop(guard);
     // The wait of another task continues, however long.
-    let held = store.get_mut_owned(page).await.unwrap();
+    let held = store.get_mut(page).await.unwrap().into_owned(&store);
     let waiter = tokio::spawn({
         let store = Arc::clone(&store);
         async move { store.get(page).await.map(|page| page.id()) }

@@ -26,8 +26,8 @@ impl Devices {
     fn builder(&self, frames: u64, ssd_pages: u64) -> Builder {
         PageStore::builder()
             .in_memory(Arc::clone(&self.manifest))
-            .hdd_device(Arc::clone(&self.hdd))
-            .ssd_device(Arc::clone(&self.ssd))
+            .hdd(Arc::clone(&self.hdd))
+            .ssd(Arc::clone(&self.ssd))
             .page_size(PageSize::MIN)
             .ssd_bytes(ssd_pages * PAGE)
             .pool_bytes(frames * PAGE)
@@ -147,7 +147,7 @@ async fn a_store_without_an_ssd_works_and_recovers() {
     for round in 1..4 {
         let store = PageStore::builder()
             .in_memory(Arc::clone(&devices.manifest))
-            .hdd_device(Arc::clone(&devices.hdd))
+            .hdd(Arc::clone(&devices.hdd))
             .page_size(PageSize::MIN)
             .ssd_bytes(0)
             .ring_pages(0)

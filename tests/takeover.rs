@@ -3,6 +3,7 @@
 use crate::fixture::{Fixture, PAGE, POOL_BYTES, RING_PAGES, SSD_PAGES, grown, read, write};
 use pagetier::{
     Builder, DrainOptions, Error, OpenError, PageId, PageSize, PageStore, SpaceId, SsdEvent, SsdMode,
+    options::OnHdd,
 };
 use pagetier_devio::SharedDevice;
 use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower, SimSeat};
@@ -68,19 +69,21 @@ async fn an_owner_that_is_fenced_serves_no_page_and_raises_the_alarm() {
 fn on(seat: &Arc<SimSeat>, name: &str) -> Builder {
     let ssd = SimDevice::new(name, 0, 7, &SimPower::new()).with_latency(Duration::from_micros(400));
     PageStore::builder()
-        .manifest_on_hdd(true)
-        .manifest_bytes_max(256 << 10)
-        .hdd_device(Arc::clone(seat) as SharedDevice)
-        .ssd_device(Arc::new(ssd) as SharedDevice)
+        .manifest(on_hdd().lease(LEASE))
+        .hdd(Arc::clone(seat) as SharedDevice)
+        .ssd(Arc::new(ssd) as SharedDevice)
         .page_size(PageSize::MIN)
         .ssd_bytes(SSD_PAGES * PAGE)
         .ring_pages(RING_PAGES)
         .pool_bytes(POOL_BYTES)
         .accept_ssd_loss(true)
-        .lease(LEASE)
 }
 
 const LEASE: Duration = Duration::from_secs(3);
+
+fn on_hdd() -> OnHdd {
+    OnHdd { bytes_max: 256 << 10, ..OnHdd::default() }
+}
 
 struct Machines {
     volume: Arc<SimDevice>,
@@ -234,9 +237,9 @@ async fn a_volume_that_writes_pages_whole_has_no_ring() {
     let seat = Arc::new(SimSeat::new(&Arc::new(volume)));
     let directory = tempfile::tempdir().unwrap();
     let builder = || {
-        let builder = PageStore::builder().directory(directory.path()).manifest_on_hdd(true).ssd_bytes(0);
+        let builder = PageStore::builder().directory(directory.path()).manifest(on_hdd()).ssd_bytes(0);
         let hdd = Arc::clone(&seat) as SharedDevice;
-        builder.manifest_bytes_max(256 << 10).hdd_device(hdd).page_size(PageSize::MIN).pool_bytes(POOL_BYTES)
+        builder.hdd(hdd).page_size(PageSize::MIN).pool_bytes(POOL_BYTES)
     };
     let store = builder().open().await.unwrap();
     let space = grown(&store).await;
@@ -257,7 +260,7 @@ async fn a_volume_that_writes_pages_whole_has_no_ring() {
 #[tokio::test]
 async fn a_lease_that_is_too_short_is_refused() {
     let directory = tempfile::tempdir().unwrap();
-    let builder = PageStore::builder().directory(directory.path()).manifest_on_hdd(true);
-    let refused = builder.lease(Duration::from_millis(99)).open().await;
-    assert!(matches!(refused, Err(OpenError::BadOption { option: "lease_ms", .. })), "{refused:?}");
+    let manifest = on_hdd().lease(Duration::from_millis(99));
+    let refused = PageStore::builder().directory(directory.path()).manifest(manifest).open().await;
+    assert!(matches!(refused, Err(OpenError::BadOption { option: "manifest", .. })), "{refused:?}");
 }

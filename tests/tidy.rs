@@ -550,12 +550,6 @@ fn the_readme_shows_the_quickstart() {
     assert_eq!(shown, code, "README.md and examples/quickstart.rs differ");
 }
 
-/// Asynchronous methods without a blocking form, and why.
-const WITHOUT_BLOCKING_FORM: [(&str, &str); 2] = [
-    ("PageStore::free_noting", "only the log calls it"),
-    ("PageStore::wait_closed", "it outlives the store, and close and drop wait for it"),
-];
-
 /// The type that an `impl` line is about.
 fn implemented(line: &str) -> Option<&str> {
     let mut rest = line.strip_prefix("impl")?;
@@ -612,30 +606,4 @@ fn every_public_future_is_checked_to_be_send() {
     };
     let missing: Vec<String> = asynchronous().into_iter().filter(unchecked).collect();
     assert!(missing.is_empty(), "not in tests/futures.rs: {missing:?}");
-}
-
-#[test]
-fn every_asynchronous_method_has_a_blocking_form() {
-    let (mut blocking, asynchronous) = (Vec::new(), asynchronous());
-    for (_, text) in files("rs").iter().filter(|(file, _)| file.starts_with("src/blocking/")) {
-        blocking.extend(functions(text, |line| {
-            let line = line.trim();
-            let plain = ["pub fn ", "fn "].iter().find_map(|before| line.strip_prefix(before));
-            // Within the macros: the name and its arguments.
-            plain.or(line.ends_with(';').then_some(line).filter(|line| line.contains(") -> "))).and_then(name)
-        }));
-    }
-    let has_form = |function: &String| {
-        let by_path = blocking.contains(function);
-        // A builder opens a store or stands first among the arguments of a function.
-        let by_builder = function.strip_prefix("Builder::").is_some_and(|name| {
-            [name.to_owned(), format!("PageStore::{name}")].iter().any(|form| blocking.contains(form))
-        });
-        by_path || by_builder || WITHOUT_BLOCKING_FORM.iter().any(|(without, _)| without == function)
-    };
-    let missing: Vec<&String> = asynchronous.iter().filter(|function| !has_form(function)).collect();
-    assert!(missing.is_empty(), "without a blocking form in src/blocking: {missing:?}");
-    for (without, _) in WITHOUT_BLOCKING_FORM {
-        assert!(asynchronous.iter().any(|function| function == without), "{without} does not exist");
-    }
 }

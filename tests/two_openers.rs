@@ -150,13 +150,14 @@ async fn a_copied_directory_does_not_open_the_same_devices_a_second_time() {
     let (copy, [hdd, ssd]) = copy_of(directory.path());
     let both = || builder(copy.path()).hdd(&hdd).ssd(&ssd);
     let ssd_only = || builder(copy.path()).hdd(copy.path().join("other")).ssd(&ssd);
-    for second in [both(), both().force(true), ssd_only()] {
+    for second in [both(), both().create(pagetier::options::Create::Overwriting), ssd_only()] {
         let second = second.open().await;
         assert!(is_refused(&second), "{second:?}");
     }
     // A new store on these devices is refused too.
     let other = tempfile::tempdir().unwrap();
-    let forced = builder(other.path()).hdd(&hdd).ssd(&ssd).force(true).open().await;
+    let forced =
+        builder(other.path()).hdd(&hdd).ssd(&ssd).create(pagetier::options::Create::Overwriting).open().await;
     assert!(is_refused(&forced), "{forced:?}");
     store.close().await.unwrap();
     both().open().await.unwrap();
@@ -194,7 +195,9 @@ async fn a_block_device_that_is_mounted_or_another_stores_is_refused_even_with_f
     };
     let mount = directory.path().join("mnt");
     std::fs::create_dir(&mount).unwrap();
-    let store = |name: &str| builder(&directory.path().join(name)).hdd(&device).force(true);
+    let store = |name: &str| {
+        builder(&directory.path().join(name)).hdd(&device).create(pagetier::options::Create::Overwriting)
+    };
     if run("mkfs.ext4", &["-q".as_ref(), device.as_ref()]) && run("mount", &[device.as_ref(), mount.as_ref()])
     {
         let opened = store("a").open().await;
@@ -221,7 +224,7 @@ async fn a_block_device_is_not_read_while_it_is_written() {
     let ssd = directory.path().join("ssd");
     let store = |name: &str| {
         let at = builder(&directory.path().join(name)).hdd(&device).ssd(&ssd);
-        at.manifest_on_hdd(true).manifest_bytes_max(1 << 20)
+        at.manifest(pagetier::options::OnHdd { bytes_max: 1 << 20, ..Default::default() })
     };
     let writer = store("a").open().await.unwrap();
     // The SSD, a file, has a lock of its own.
@@ -230,7 +233,11 @@ async fn a_block_device_is_not_read_while_it_is_written() {
     writer.close().await.unwrap();
     let first = store("b").open_read_only().await.unwrap();
     let second = store("c").open_read_only().await.unwrap();
-    let written = store("d").ssd(directory.path().join("other")).force(true).open().await;
+    let written = store("d")
+        .ssd(directory.path().join("other"))
+        .create(pagetier::options::Create::Overwriting)
+        .open()
+        .await;
     assert!(matches!(&written, Err(OpenError::AlreadyOpen { path, .. }) if *path == device), "{written:?}");
     first.close().await.unwrap();
     second.close().await.unwrap();

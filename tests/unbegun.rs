@@ -11,7 +11,7 @@ use std::time::Duration;
 
 fn builder(fixture: &Fixture, broken: Option<Mutation>) -> Builder {
     let builder = fixture.breaking(broken).pool_bytes(84 * fixture::PAGE);
-    builder.ssd_bytes(600 * fixture::PAGE).zone_percent(70.0)
+    builder.ssd_bytes(600 * fixture::PAGE).ssd_policy("auto:zone=70")
 }
 
 /// Pages whose only copies are on the SSD are written again, and are to go home. The `nth` flush of the SSD

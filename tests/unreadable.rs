@@ -2,7 +2,7 @@
 //! otherwise the opening fails and names the SSD. The loss of the SSD can then be accepted, and its report is
 //! complete.
 
-use crate::fixture::{self, Fixture, PAGE, PAGES, expect_all, grown, read, write, write_all};
+use crate::fixture::{self, Fixture, PAGE, PAGES, expect_all, grown, read, write, write_all, zoned};
 use pagetier::{
     Error, OpenError, PageId, PageSize, PageStore, SpaceId, SsdMode,
     errors::{PoolError, TierError},
@@ -17,7 +17,7 @@ use std::ops::Range;
 async fn worked(close: bool) -> (Fixture, SpaceId) {
     let fixture = Fixture::new();
     // The default's choice of a setting decides which copies the SSD holds.
-    let store = fixture.builder().ssd_policy("auto:pin=plain").open().await.unwrap();
+    let store = fixture.builder().ssd_policy(zoned("auto:pin=plain")).open().await.unwrap();
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();

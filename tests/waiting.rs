@@ -31,7 +31,7 @@ const CALLS: [(&str, Call); 11] = [
     }),
     ("create a space", |store, _| Box::pin(async move { store.spaces().create("new").await.map(drop) })),
     ("remove", |store, space| Box::pin(async move { store.spaces().drop(space).await })),
-    ("free", |store, space| Box::pin(async move { store.spaces().free(space, 0..20).await.map(drop) })),
+    ("free", |store, space| Box::pin(async move { store.free((space, 0..20)).await.map(drop) })),
     ("shrink", |store, space| Box::pin(async move { store.spaces().shrink(space).await.map(drop) })),
     ("sync", |store, _| Box::pin(async move { store.sync().await })),
     ("flush_to", |store, _| Box::pin(async move { store.flush_to(Lsn(9)).await })),

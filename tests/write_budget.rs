@@ -1,6 +1,6 @@
 //! The SSD's write budget, over simulated hours.
 
-use crate::fixture::{Fixture, PAGES, grown, read, write};
+use crate::fixture::{Fixture, PAGES, grown, read, write, zoned};
 use pagetier::{PageStore, SpaceId, stats::BudgetStats};
 use pagetier_devio::Device;
 use std::time::Duration;
@@ -28,7 +28,7 @@ async fn hours(fixture: &Fixture, store: &PageStore, space: SpaceId, writes: u64
 
 async fn run(policy: &str, writes: u64, bytes_per_day: Option<u64>) -> (u64, Option<BudgetStats>) {
     let fixture = Fixture::new();
-    let store = fixture.builder().ssd_policy(policy).open().await.unwrap();
+    let store = fixture.builder().ssd_policy(zoned(policy)).open().await.unwrap();
     let space = grown(&store).await;
     store.sync().await.unwrap();
     store.ssd().set_write_budget(bytes_per_day);
@@ -68,7 +68,8 @@ async fn an_ample_budget_changes_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_budget_below_the_required_writes_is_reported() {
     let fixture = Fixture::new();
-    let store = fixture.builder().ssd_policy("cac").ssd_write_budget(100_000).open().await.unwrap();
+    let store = fixture.builder().ssd_policy(zoned("cac")).open().await.unwrap();
+    store.ssd().set_write_budget(Some(100_000));
     let space = grown(&store).await;
     let written = hours(&fixture, &store, space, 2).await;
     let stats = store.stats();

@@ -308,7 +308,7 @@ async fn freed_pages_may_turn_to_zeroes_and_their_next_life_may_not() {
             put(&store, space, no, true).await;
         }
         store.sync().await.unwrap();
-        store.spaces().free(space, 40..60).await.unwrap();
+        store.free((space, 40..60)).await.unwrap();
         displace(&store).await;
         let zeroes = |no| fixture.hdd.implant(home(no, PAGE), &Fault::Zeroes.bytes(PAGE));
         (40..60).for_each(zeroes);
@@ -320,7 +320,7 @@ async fn freed_pages_may_turn_to_zeroes_and_their_next_life_may_not() {
         }
         store.sync().await.unwrap();
         for no in 0..PAGES {
-            store.spaces().free(SpaceId(space.0 + 1), no..no + 1).await.unwrap();
+            store.free((SpaceId(space.0 + 1), no..no + 1)).await.unwrap();
             put(&store, SpaceId(space.0 + 1), no, true).await;
         }
         store.sync().await.unwrap();
@@ -348,7 +348,7 @@ async fn room_that_changes_hands_is_formatted_again() {
         put(&store, one, no, true).await;
     }
     store.sync().await.unwrap();
-    store.spaces().free(one, 64..192).await.unwrap();
+    store.free((one, 64..192)).await.unwrap();
     store.spaces().shrink(one).await.unwrap();
     // The hole is filled by the second space, then, once that is gone, by the first again.
     for no in 0..128 {
@@ -385,7 +385,7 @@ async fn a_restored_store_knows_what_was_written_to_it() {
     let to = Destination::new();
     to.restore(dir.path(), None).await.unwrap();
     to.hdd_write(home(LOST, PAGE), &Fault::Zeroes.bytes(PAGE)).await;
-    let store = to.builder().create(false).open().await.unwrap();
+    let store = to.builder().create(pagetier::options::Create::Never).open().await.unwrap();
     expect_corrupt(&store, lost, "restored").await;
     assert!(is_absent(&store.get(PageId::new(space, NEVER)).await));
 }

@@ -5,8 +5,8 @@
 //! holds data if `blkid` names a signature, or if any of the places is not zero that the store checks when it
 //! formats a device.
 //!
-//! A store checks both once more when it opens the device. The benches never use `Builder::force`: a device
-//! whose data may be overwritten has those places zeroed first.
+//! A store checks both once more when it opens the device. The benches never use `Create::Overwriting`: a
+//! device whose data may be overwritten has those places zeroed first.
 
 use super::describe::node_of;
 use rustix::fs::{FlockOperation, Mode, OFlags};

@@ -170,7 +170,7 @@ impl Target {
 
     /// Makes this place the builder's HDD.
     pub(crate) fn as_hdd(&self, builder: Builder) -> Builder {
-        if self.is_emulated { builder.hdd_device(self.device()) } else { builder.hdd(&self.path) }
+        if self.is_emulated { builder.hdd(self.device()) } else { builder.hdd(&self.path) }
     }
 
     /// Makes the place blank again, for another store.

@@ -8,6 +8,7 @@ use super::logs::newest_removed;
 use super::report::{RestoreProgress, RestoreReport, blocking};
 use super::site::{Begun, Done, Target};
 use crate::config::builder::Builder;
+use crate::config::choices::Create;
 use crate::error::{BackupError, Error};
 use crate::manifest::contents::Manifest;
 use crate::manifest::log_record::LogRecord;
@@ -85,7 +86,8 @@ impl Builder {
         self.config.starts_over = true;
         // The pages existed, wherever they are: the gap guards against wrong numbers of an embedder.
         let builder = self.directory(site.directory()).page_size(size).page_gap_max(u32::MAX);
-        let store = builder.create(true).open().await?;
+        let create = builder.options().create.max(Create::OnBlank);
+        let store = builder.create(create).open().await?;
         // First: pages without it would take any log for theirs.
         if let Some(log) = log {
             store.shared.record_log(log.restored().into()).await?;
@@ -126,7 +128,7 @@ async fn take_spaces(store: &PageStore, tail: &Tail) -> Result<(), Error> {
         let free = tail.free_in(*id, *pages);
         if !free.is_empty() {
             let ranges = free.iter().map(|(first, count)| first..first + count).collect();
-            store.shared.free_ranges(SpaceId(*id), ranges).await?;
+            store.shared.free_noting(SpaceId(*id), ranges, |_| ()).await?;
         }
     }
     Ok(())

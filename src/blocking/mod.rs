@@ -1,9 +1,10 @@
 //! The store for code without an async runtime: every call blocks its thread until it completes.
 //!
 //! Callers that wait run the tokio runtime that [`pagetier::PageStore`](crate::PageStore) needs, and a thread
-//! of the store does in between; any number of threads may use the store at the same time. Every asynchronous
-//! method has a blocking form under its name; its owned guards keep this store open, its runtime included.
-//! [`PageStore::store`] gives access to the methods that do not wait.
+//! of the store does in between; any number of threads may use the store at the same time. The calls of a
+//! page's life have blocking forms under their names; the store derefs to the asynchronous one, which has the
+//! methods that do not wait, and [`PageStore::block_on`] waits for any other one. Without a store (to restore
+//! one, to inspect it, to list backups), a [`Driver`] does.
 //!
 //! The embedder's own code that the store calls (reports of progress, a [`LogGate`](crate::LogGate), a
 //! subscriber of `tracing`) may run on any thread that is inside of a call. It must not block, wait for the
@@ -16,7 +17,7 @@
 //! use pagetier::blocking::PageStore;
 //!
 //! let store = PageStore::open(pagetier::PageStore::builder().directory(&dir).ssd_bytes(64 << 20))?;
-//! let space = store.spaces().create("greetings")?;
+//! let space = store.block_on(store.spaces().create("greetings"))?;
 //! let mut page = store.allocate(space)?;
 //! page[..5].copy_from_slice(b"hello");
 //! let id = page.id();
@@ -32,28 +33,13 @@
 //! until it completes, so it must not wait for a guard that one of them holds: there,
 //! [`pagetier::PageStore`](crate::PageStore) serves better.
 
-mod backups;
 mod driver;
-mod handles;
-mod owned;
 
-use crate::backup::{BackupError, BackupOptions, BackupReport, RestoreProgress, RestoreReport};
-use crate::device::SharedDevice;
-use crate::errors::HotSetError;
-use crate::inspect::Inspection;
-use crate::log::LogMark;
-use crate::stats::{StatsExport, StatsExportError};
-use crate::{
-    Builder, Costs, Error, HotSetReport, Loss, Lsn, OpenError, PageId, PageMut, PageRef, PageSize, SpaceId,
-    SsdReplacement,
-};
-pub use backups::Backups;
+use crate::{Builder, Error, OpenError, OwnedPageRef, OwnedScan, PageId, PageMut, PageRef, Pages, SpaceId};
 pub use driver::Driver;
-pub use handles::{Estimates, Policies, Scrub, Spaces, Ssd, SsdEvents, Trace};
 use std::future::Future;
-use std::ops::Range;
-use std::path::Path;
-use std::time::Duration;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
 
 /// An open store with blocking calls. Share it in an `Arc`, or by reference between scoped threads.
 ///
@@ -89,15 +75,18 @@ impl PageStore {
         Ok(Self { store, driver })
     }
 
-    /// The asynchronous store, for calls that do not wait, such as
-    /// [`pagetier::PageStore::stats`](crate::PageStore::stats) and
-    /// [`pagetier::PageStore::prefetch`](crate::PageStore::prefetch).
-    #[must_use]
-    pub fn store(&self) -> &crate::PageStore {
-        &self.store
-    }
-
-    /// Waits for `future` on this thread, for a combination of the asynchronous store's methods.
+    /// Waits for `future` on this thread: for a call of the asynchronous store, or several. What starts a
+    /// task there, such as a scrub, needs a future around it.
+    ///
+    /// ```
+    /// # use pagetier::{Error, blocking::PageStore, scrub::ScrubOptions};
+    /// # fn example(store: &PageStore) -> Result<(), Error> {
+    /// store.block_on(store.flush())?;
+    /// let scrub = store.block_on(async { store.scrub(ScrubOptions::default()) });
+    /// println!("{:?}", store.block_on(scrub.finished()));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[inline]
     pub fn block_on<T: Send>(&self, future: impl Future<Output = T> + Send) -> T {
         self.driver.block_on(future)
@@ -115,15 +104,6 @@ impl PageStore {
         }
     }
 
-    /// See [`pagetier::PageStore::get_many`](crate::PageStore::get_many).
-    ///
-    /// # Errors
-    /// As there.
-    #[inline]
-    pub fn get_many(&self, pages: &[PageId]) -> Result<Vec<PageRef<'_>>, Error> {
-        self.block_on(self.store.get_many(pages))
-    }
-
     /// See [`pagetier::PageStore::get_mut`](crate::PageStore::get_mut).
     ///
     /// # Errors
@@ -136,20 +116,40 @@ impl PageStore {
         }
     }
 
-    /// See [`pagetier::PageStore::exists`](crate::PageStore::exists).
-    #[must_use]
-    #[inline]
-    pub fn exists(&self, page: PageId) -> bool {
-        self.store.exists(page)
-    }
-
-    /// See [`pagetier::PageStore::free_on_sync`](crate::PageStore::free_on_sync).
+    /// See [`pagetier::PageStore::allocate`](crate::PageStore::allocate).
     ///
     /// # Errors
     /// As there.
     #[inline]
-    pub fn free_on_sync(&self, pages: &[PageId]) -> Result<u32, Error> {
-        self.store.free_on_sync(pages)
+    pub fn allocate(&self, space: SpaceId) -> Result<PageMut<'_>, Error> {
+        self.block_on(self.store.allocate(space))
+    }
+
+    /// See [`pagetier::PageStore::overwrite`](crate::PageStore::overwrite).
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn overwrite(&self, page: PageId) -> Result<PageMut<'_>, Error> {
+        self.block_on(self.store.overwrite(page))
+    }
+
+    /// See [`pagetier::PageStore::get_or_create`](crate::PageStore::get_or_create).
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn get_or_create(&self, page: PageId) -> Result<PageMut<'_>, Error> {
+        self.block_on(self.store.get_or_create(page))
+    }
+
+    /// Frees those of `pages` that exist. See [`pagetier::PageStore::free`](crate::PageStore::free).
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn free(&self, pages: impl Into<Pages>) -> Result<u32, Error> {
+        self.block_on(self.store.free(pages.into()))
     }
 
     /// Reads the pages of `range` in order, with read-ahead. See
@@ -157,6 +157,15 @@ impl PageStore {
     #[inline]
     pub fn scan(&self, space: SpaceId, range: Range<u32>) -> Scan<'_> {
         Scan { store: self, scan: self.store.scan(space, range) }
+    }
+
+    /// See [`pagetier::PageStore::sync`](crate::PageStore::sync).
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn sync(&self) -> Result<(), Error> {
+        self.block_on(self.store.sync())
     }
 
     /// See [`pagetier::PageStore::close`](crate::PageStore::close).
@@ -170,94 +179,18 @@ impl PageStore {
     }
 }
 
-/// Defines blocking forms of the asynchronous store's methods, under their names. They are inlined, so that
-/// the futures that they wait for are compiled only in crates that call them.
-macro_rules! blocking {
-    // A method whose first argument is a path.
-    ($($name:ident(path $(, $arg:ident: $type:ty)*) -> Result<$ok:ty, $err:ty>;)+) => {
-        $(
-            #[doc = concat!("See [`crate::PageStore::", stringify!($name), "`].\n\n# Errors\nAs there.")]
-            #[inline]
-            pub fn $name(&self, path: impl AsRef<Path> $(, $arg: $type)*) -> Result<$ok, $err> {
-                self.block_on(self.store.$name(path.as_ref() $(, $arg)*))
-            }
-        )*
-    };
-    ($($name:ident($($arg:ident: $type:ty),*) -> Result<$ok:ty, $err:ty>;)*) => {
-        $(
-            #[doc = concat!("See [`crate::PageStore::", stringify!($name), "`].\n\n# Errors\nAs there.")]
-            #[inline]
-            pub fn $name(&self, $($arg: $type),*) -> Result<$ok, $err> {
-                self.block_on(self.store.$name($($arg),*))
-            }
-        )*
-    };
-}
+impl Deref for PageStore {
+    type Target = crate::PageStore;
 
-impl PageStore {
-    blocking! {
-        allocate(space: SpaceId) -> Result<PageMut<'_>, Error>;
-        overwrite(page: PageId) -> Result<PageMut<'_>, Error>;
-        get_or_create(page: PageId) -> Result<PageMut<'_>, Error>;
-        discard(page: PageId) -> Result<(), Error>;
-        free(page: PageId) -> Result<(), Error>;
-        free_pages(pages: &[PageId]) -> Result<u32, Error>;
-        sync() -> Result<(), Error>;
-        flush_to(lsn: Lsn) -> Result<(), Error>;
-        flush() -> Result<(), Error>;
-        redo_from(log_end: Lsn, loss: Loss) -> Result<Lsn, Error>;
-        record_log(mark: LogMark) -> Result<(), Error>;
-        resize_pool(bytes: u64) -> Result<u64, Error>;
-        replace_ssd(new: SsdReplacement) -> Result<(), Error>;
-        keep_hot_set(every: Duration) -> Result<(), Error>;
-        shutdown() -> Result<(), Error>;
-    }
-
-    blocking! {
-        backup(path, options: BackupOptions) -> Result<BackupReport, BackupError>;
-        export_hot(path) -> Result<u64, HotSetError>;
-        import_hot(path) -> Result<HotSetReport, HotSetError>;
-        export_stats(path, every: Duration) -> Result<StatsExport, StatsExportError>;
+    fn deref(&self) -> &crate::PageStore {
+        &self.store
     }
 }
 
-/// Creates a store from backups. See [`Builder::restore`].
-///
-/// # Errors
-/// As there; [`BackupError::Open`] with [`OpenError::Runtime`].
-#[inline]
-pub fn restore(
-    builder: Builder,
-    from: impl AsRef<Path>,
-    upto: Option<u32>,
-    progress: impl Fn(RestoreProgress) + Send,
-) -> Result<RestoreReport, BackupError> {
-    started()?.block_on(builder.restore(from.as_ref(), upto, progress))
-}
-
-/// Describes a store that is not open. See [`Builder::inspect`].
-///
-/// # Errors
-/// As there; [`OpenError::Runtime`].
-#[inline]
-pub fn inspect(builder: Builder) -> Result<Inspection, OpenError> {
-    started()?.block_on(builder.inspect())
-}
-
-/// Measures the costs of two devices. See [`pagetier::calibrate`](crate::calibrate).
-///
-/// # Errors
-/// [`OpenError::Device`], [`OpenError::Runtime`].
-#[inline]
-pub fn calibrate(
-    hdd: &SharedDevice,
-    hdd_from: u64,
-    ssd: &SharedDevice,
-    ssd_from: u64,
-    page_size: PageSize,
-    budget: Duration,
-) -> Result<Costs, OpenError> {
-    Ok(started()?.block_on(crate::calibrate(hdd, hdd_from, ssd, ssd_from, page_size, budget))?)
+impl AsRef<crate::PageStore> for PageStore {
+    fn as_ref(&self) -> &crate::PageStore {
+        &self.store
+    }
 }
 
 fn started() -> Result<Driver, OpenError> {
@@ -277,5 +210,27 @@ impl<'a> Iterator for Scan<'a> {
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         self.store.block_on(self.scan.next())
+    }
+}
+
+impl Scan<'_> {
+    /// The same scan, which keeps `store` open, its runtime included. See
+    /// [`pagetier::PageRef::into_owned`](PageRef::into_owned).
+    ///
+    /// # Panics
+    /// The scan is of another store.
+    #[must_use]
+    pub fn into_owned(self, store: &Arc<PageStore>) -> OwnedScan<PageStore> {
+        self.scan.into_owned(store)
+    }
+}
+
+impl Iterator for OwnedScan<PageStore> {
+    type Item = Result<OwnedPageRef<PageStore>, Error>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let page = self.store.block_on(self.cursor.next(&self.store.store.pool))?;
+        Some(page.map(|page| PageRef(page).into_owned(&self.store)).map_err(Error::from))
     }
 }

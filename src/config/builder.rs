@@ -1,5 +1,6 @@
 //! The builder: options, and what is not plain data. It is consumed by the opening (`open::steps`).
 
+use super::choices::{CostSource, Create, ManifestPlace, Place, millis};
 use super::frozen::Config;
 use super::options::{Options, option_table};
 use crate::manifest::memory::MemoryManifest;
@@ -7,9 +8,9 @@ use crate::tenure::lock::ReadLocks;
 use pagetier_bufpool::LogGate;
 use pagetier_devio::{Backend, DirectIo, SharedDevice};
 use pagetier_page::PageSize;
-use pagetier_policy::{Costs, PoolPolicy, SsdPolicy, UnknownPolicy};
+use pagetier_policy::{PoolPolicy, SsdPolicy, UnknownPolicy};
 use pagetier_ssdcache::{RecoveryProgress, SsdMode};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -97,29 +98,15 @@ impl Builder {
         self
     }
 
-    /// The HDD: a file or block device. Default: `hdd.vol` in the directory.
-    pub fn hdd(mut self, path: impl AsRef<Path>) -> Self {
-        self.config.options.hdd = Some(path.as_ref().to_owned());
-        self.config.hdd_device = None;
+    /// The HDD: a file, block device or ready-made device. Default: `hdd.vol` in the directory.
+    pub fn hdd(mut self, place: impl Into<Place>) -> Self {
+        (self.config.options.hdd, self.config.hdd_device) = parts(place.into());
         self
     }
 
-    /// The HDD as a device; [`device`](crate::device) says how to write one.
-    pub fn hdd_device(mut self, device: SharedDevice) -> Self {
-        self.config.hdd_device = Some(device);
-        self
-    }
-
-    /// The SSD: a file or block device. Default: `ssd.cache` in the directory.
-    pub fn ssd(mut self, path: impl AsRef<Path>) -> Self {
-        self.config.options.ssd = Some(path.as_ref().to_owned());
-        self.config.ssd_device = None;
-        self
-    }
-
-    /// The SSD as a device; [`device`](crate::device) says how to write one.
-    pub fn ssd_device(mut self, device: SharedDevice) -> Self {
-        self.config.ssd_device = Some(device);
+    /// The SSD: a file, block device or ready-made device. Default: `ssd.cache` in the directory.
+    pub fn ssd(mut self, place: impl Into<Place>) -> Self {
+        (self.config.options.ssd, self.config.ssd_device) = parts(place.into());
         self
     }
 
@@ -130,29 +117,20 @@ impl Builder {
     }
 
     /// The pool's replacement policy: a value such as [`PoolPolicy::Lru`], or a name such as
-    /// `"gd2l:frequency"`. Default: [`PoolPolicy::Auto`]. CASA and GD2L weigh the devices' costs: see
-    /// [`Builder::online_costs`]. An unknown name makes [`Builder::open`] fail.
+    /// `"gd2l:frequency"` or `"cfdc-75:cluster=16"`. Default: [`PoolPolicy::Auto`]. CASA and GD2L weigh the
+    /// devices' costs: see [`Builder::costs`]. An unknown name makes [`Builder::open`] fail.
     pub fn pool_policy(mut self, policy: impl TryInto<PoolPolicy, Error: Into<UnknownPolicy>>) -> Self {
         let [unknown, _] = &mut self.unknown_policies;
         choose(&mut self.config.options.pool_policy, unknown, policy);
         self
     }
 
-    /// The SSD's policy: a value such as [`SsdPolicy::None`], or a name such as `"cac:ageing"`. Default:
-    /// [`SsdPolicy::Auto`]. The policy may change between openings: the SSD's contents stay in use. An
-    /// unknown name makes [`Builder::open`] fail.
+    /// The SSD's policy: a value such as [`SsdPolicy::None`], or a name such as `"cac:ageing"` or
+    /// `"auto:zone=5,outqueue=5000"`. Default: `auto`. The policy may change between openings: the SSD's
+    /// contents stay in use. An unknown name makes [`Builder::open`] fail.
     pub fn ssd_policy(mut self, policy: impl TryInto<SsdPolicy, Error: Into<UnknownPolicy>>) -> Self {
         let [_, unknown] = &mut self.unknown_policies;
         choose(&mut self.config.options.ssd_policy, unknown, policy);
-        self
-    }
-
-    /// Measures the devices for about `budget` each ([`calibrate`](crate::calibrate)) when the store is
-    /// created, unless [`Builder::costs`] gives their costs. The store keeps the result; an existing store
-    /// without one cannot be measured later ([`OpenError::BadOption`](crate::OpenError::BadOption)). Default:
-    /// off.
-    pub fn calibrate(mut self, budget: Duration) -> Self {
-        self.config.options.calibrate_ms = Some(millis(budget));
         self
     }
 
@@ -175,23 +153,6 @@ impl Builder {
     /// process was stopped does not count. Default: 10 s.
     pub fn exhausted_after(mut self, wait: Duration) -> Self {
         self.config.options.exhausted_after_ms = millis(wait);
-        self
-    }
-
-    /// How long a store with [`manifest_on_hdd`](Self::manifest_on_hdd) serves pages after it last made sure
-    /// that no other machine has opened the HDD, which it does after a third of that time, by a read of 8
-    /// KiB. A former owner serves pages that may be older than the new owner's for at most so long. While the
-    /// HDD does not answer in time, requests fail with [`Error::Fenced`](crate::Error::Fenced), in memory or
-    /// not, and operations of the HDD wait; they continue once it confirms the owner. A request for a page in
-    /// memory reads the system's clock. Zero: without limit. Default: 10 s on
-    /// a device that knows of other owners ([`Device::claim`](crate::device::Device::claim)), none on others,
-    /// such as files and block devices: set it for a network volume.
-    ///
-    /// It takes nothing from a former owner whose operations the volume still lets through: what was under
-    /// way when it was stopped may be written when it resumes. A volume that refuses them is safe, such as an
-    /// RBD image whose former owner is banned for as long as its machine may return.
-    pub fn lease(mut self, length: Duration) -> Self {
-        self.config.options.lease_ms = Some(millis(length));
         self
     }
 
@@ -221,8 +182,8 @@ impl Builder {
         self
     }
 
-    /// A ready-made device for the doublewrite ring while the store has no SSD; not with
-    /// [`manifest_on_hdd`](Self::manifest_on_hdd). Default: the file `ring` in the directory. A store without
+    /// A ready-made device for the doublewrite ring while the store has no SSD; not with a manifest
+    /// [on the HDD](crate::options::OnHdd). Default: the file `ring` in the directory. A store without
     /// a directory keeps the ring in memory: it does not outlive the process, and if such a store has an SSD,
     /// it does not switch to operation without the SSD by itself.
     pub fn ring_device(mut self, device: SharedDevice) -> Self {
@@ -262,7 +223,11 @@ fn choose<P>(
     }
 }
 
-/// The duration in whole milliseconds, rounded up.
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+/// The path and the device of `place`, of which there is at most one.
+fn parts(place: Place) -> (Option<PathBuf>, Option<SharedDevice>) {
+    match place {
+        Place::Default => (None, None),
+        Place::Path(path) => (Some(path), None),
+        Place::Device(device) => (None, Some(device)),
+    }
 }

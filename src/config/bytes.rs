@@ -108,7 +108,7 @@ mod tests {
         let json = r#"{ "ssd_bytes": "1GiB", "pool_bytes": 4194304, "low_room": "0", "page_bytes": null }"#;
         let options: Options = serde_json::from_str(json).unwrap();
         assert_eq!((options.ssd_bytes, options.pool_bytes), (Some(1 << 30), 4 << 20));
-        assert_eq!((options.low_room, options.page_bytes, options.ssd_write_budget), (0, None, None));
+        assert_eq!((options.low_room, options.page_bytes), (0, None));
         let again: Options = serde_json::from_str(&serde_json::to_string(&options).unwrap()).unwrap();
         assert_eq!(again, options);
         for (wrong, why) in [("\"64MB\"", "such as 64MiB"), ("true", "64MiB"), ("-5", "negative")] {

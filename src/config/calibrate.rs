@@ -23,7 +23,7 @@ const CHUNKS_MIN: u64 = 2;
 /// Measures both devices for about `budget` each: a third to write the pages used, a third for each phase. A
 /// slow device may take longer, since two writes of 1 MiB and 16 of pages are the minimum. **Overwrites**
 /// with zeroes the ranges from `hdd_from` and `ssd_from` bytes on: for devices that hold nothing yet.
-/// [`Builder::calibrate`](crate::Builder::calibrate) runs it when a store is created.
+/// [`CostSource::CalibratedMs`](crate::options::CostSource::CalibratedMs) runs it when a store is created.
 ///
 /// The figures describe random access within the devices' current size, one request at a time; a disk that
 /// later uses its whole capacity seeks farther. Takes its time from tokio, and so works in virtual time.

@@ -1,6 +1,7 @@
 //! The configuration of a store. The opening completes it with the directories that it finds; from then on
 //! it does not change. What does change while the store runs is in `store::devices`.
 
+use super::choices::{Create, Place};
 use super::options::Options;
 use crate::error::OpenError;
 use crate::manifest::id::id_bytes;
@@ -12,24 +13,6 @@ use pagetier_page::StoreSeed;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-#[derive(Clone, Debug)]
-pub(crate) enum Place {
-    /// In the store's directory, under the option's default name.
-    Default,
-    Path(PathBuf),
-    Device(SharedDevice),
-}
-
-impl Place {
-    fn of(device: Option<&SharedDevice>, path: Option<&PathBuf>) -> Self {
-        match (device, path) {
-            (Some(device), _) => Self::Device(Arc::clone(device)),
-            (None, Some(path)) => Self::Path(path.clone()),
-            (None, None) => Self::Default,
-        }
-    }
-}
 
 /// How a store is configured.
 #[derive(Debug, Default)]
@@ -60,6 +43,16 @@ impl Config {
     /// The seed of all checksums in the store with this id.
     pub(crate) fn seed(&self, store: &str) -> StoreSeed {
         self.seam.seed(StoreSeed::of_store(id_bytes(store)))
+    }
+
+    /// Whether the opening may create a store, and files.
+    pub(crate) fn creates(&self) -> bool {
+        self.options.create != Create::Never
+    }
+
+    /// Whether a creation may overwrite data.
+    pub(crate) fn overwrites(&self) -> bool {
+        self.options.create == Create::Overwriting
     }
 
     /// The bytes of the SSD to use.
@@ -103,14 +96,22 @@ impl Config {
     }
 
     pub(crate) fn hdd_place(&self) -> Place {
-        Place::of(self.hdd_device.as_ref(), self.options.hdd.as_ref())
+        place_of(self.hdd_device.as_ref(), self.options.hdd.as_ref())
     }
 
     pub(crate) fn ssd_place(&self) -> Place {
-        Place::of(self.ssd_device.as_ref(), self.options.ssd.as_ref())
+        place_of(self.ssd_device.as_ref(), self.options.ssd.as_ref())
     }
 
     pub(crate) fn ring_place(&self) -> Place {
-        Place::of(self.ring_device.as_ref(), None)
+        place_of(self.ring_device.as_ref(), None)
+    }
+}
+
+fn place_of(device: Option<&SharedDevice>, path: Option<&PathBuf>) -> Place {
+    match (device, path) {
+        (Some(device), _) => Place::Device(Arc::clone(device)),
+        (None, Some(path)) => Place::Path(path.clone()),
+        (None, None) => Place::Default,
     }
 }

@@ -7,7 +7,7 @@
 pub(crate) mod builder;
 pub(crate) mod bytes;
 pub(crate) mod calibrate;
+pub(crate) mod choices;
 pub(crate) mod frozen;
 pub(crate) mod options;
-pub(crate) mod replacement;
 pub(crate) mod sizes;

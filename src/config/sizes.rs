@@ -107,9 +107,9 @@ pub fn ssd_bytes_for(pages: u64, page_size: PageSize) -> u64 {
 
 /// The memory for a pool of at least `pages` pages over an SSD of `ssd_bytes`, the tables of both included:
 /// an argument for [`Builder::pool_bytes`](crate::Builder::pool_bytes). It suffices for any
-/// [`ring_pages`](crate::Builder::ring_pages); an [`outqueue`](crate::Builder::outqueue) with more entries
-/// than the SSD has pages takes 58 bytes more for each. The smallest pool has 16 frames: for fewer pages, the
-/// result is the memory for 16.
+/// [`ring_pages`](crate::Builder::ring_pages); an SSD policy whose `outqueue=N` has
+/// more entries than the SSD has pages takes 58 bytes more for each. The smallest pool has 16 frames: for
+/// fewer pages, the result is the memory for 16.
 ///
 /// ```
 /// # use pagetier::{PageSize, pool_bytes_for, ssd_bytes_for};

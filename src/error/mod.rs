@@ -224,7 +224,8 @@ pub enum OpenError {
         /// The size that the store needs, in bytes.
         needed: u64,
     },
-    /// A device holds another program's data. Only [`Builder::force`](crate::Builder::force) overwrites it.
+    /// A device holds another program's data. Only
+    /// [`Create::Overwriting`](crate::options::Create::Overwriting) overwrites it.
     #[error("{device}: it holds data that is not Pagetier's; blank it, or name another one")]
     Foreign {
         /// Its path, or the name of a ready-made device.
@@ -379,7 +380,7 @@ pub enum Error {
         opened_by: u32,
     },
     /// Another owner has taken the volume with the pages' homes over, or may have: it did not confirm this
-    /// one within [`Builder::lease`](crate::Builder::lease). The store serves nothing, not even from memory,
+    /// one within its [lease](crate::options::OnHdd::lease). The store serves nothing, not even from memory,
     /// for good or until it is confirmed.
     #[error("{FENCED}")]
     Fenced,

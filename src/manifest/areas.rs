@@ -383,7 +383,7 @@ async fn unflushed(device: &SharedDevice, at: u64, bytes: &[u8]) -> std::result:
 fn too_large(area_bytes: u64) -> String {
     format!(
         "the manifest takes at most {area_bytes} bytes on the HDD; a backup can be restored to another HDD \
-         with a larger `manifest_bytes_max`"
+         with a larger `bytes_max`"
     )
 }
 

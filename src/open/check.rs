@@ -16,7 +16,7 @@ use pagetier_ssdcache::{Found, Layout, OpeningMarks, Superblock, identify, newes
 use std::path::Path;
 
 /// The option, for errors.
-pub(super) const ON_HDD: &str = "manifest_on_hdd";
+pub(super) const MANIFEST: &str = "manifest";
 
 /// The space in which stores of earlier versions name their log.
 const LOG_SPACE: &str = "pagetier-wal";
@@ -53,7 +53,7 @@ impl Config {
     ) -> Result<(), OpenError> {
         let device = hdd.name().to_owned();
         match newest_label::<HddSuperblock>(hdd).await?.0 {
-            Found::Blank if fresh && (self.options.force || self.begun_on(hdd).await?) => Ok(()),
+            Found::Blank if fresh && (self.overwrites() || self.begun_on(hdd).await?) => Ok(()),
             // No store's superblock does not mean no data: a file system may begin further in.
             Found::Blank if fresh => refuse_data(hdd).await,
             Found::Blank => Err(OpenError::HddMissing { device }),
@@ -76,16 +76,16 @@ impl Config {
                 }
                 Ok(())
             }
-            _ if fresh && self.options.force => Ok(()),
+            _ if fresh && self.overwrites() => Ok(()),
             Found::Superblock(_)
                 if manifest.generation == 0 && self.seeks_manifest_elsewhere(hdd).await? =>
             {
-                let why = if self.options.manifest_on_hdd {
+                let why = if self.options.manifest.is_on_hdd() {
                     format!("the manifest of {device}'s store is in a directory")
                 } else {
                     format!("{device} has its store's manifest: set the option to open that store")
                 };
-                Err(OpenError::BadOption { option: ON_HDD, why })
+                Err(OpenError::BadOption { option: MANIFEST, why })
             }
             // The manifest was lost, and this opening took the store for a new one. To say "another store's"
             // would mislead.
@@ -100,12 +100,12 @@ impl Config {
     /// Whether the options name another place for the manifest than the one in which the store of `hdd` has
     /// it.
     async fn seeks_manifest_elsewhere(&self, hdd: &SharedDevice) -> Result<bool, OpenError> {
-        Ok(self.has_manifest(hdd).await? != self.options.manifest_on_hdd)
+        Ok(self.has_manifest(hdd).await? != self.options.manifest.is_on_hdd())
     }
 
     /// Whether the HDD has what a first opening that was cut short wrote before it came to the superblock.
     async fn begun_on(&self, hdd: &SharedDevice) -> Result<bool, OpenError> {
-        Ok(self.options.manifest_on_hdd && self.has_manifest(hdd).await?)
+        Ok(self.options.manifest.is_on_hdd() && self.has_manifest(hdd).await?)
     }
 
     async fn has_manifest(&self, hdd: &SharedDevice) -> Result<bool, OpenError> {
@@ -131,8 +131,8 @@ impl Config {
         let found = identify(ssd).await?;
         let ours = matches!(found, Found::Superblock(sb) if id_text(sb.store) == manifest.store);
         let blank = found == Found::Blank;
-        if fresh && (ours || blank || self.options.force) {
-            if blank && !self.options.force {
+        if fresh && (ours || blank || self.overwrites()) {
+            if blank && !self.overwrites() {
                 refuse_data(ssd).await?;
             }
             return Ok(formatted(self.layout(page_size, on_hdd)?));
@@ -146,13 +146,13 @@ impl Config {
         };
         // Accepting a loss gives up what an SSD of this store held. It does not permit overwriting a foreign
         // device, which needs `force`. (Never of a new store: such an SSD was formatted above.)
-        let given_up = self.options.accept_ssd_loss && (ours || blank || self.options.force);
+        let given_up = self.options.accept_ssd_loss && (ours || blank || self.overwrites());
         // An older manifest is no loss of the SSD: the SSD is the newer one, and formatting it would destroy
         // the truth.
         if !given_up || matches!(refused, OpenError::StaleManifest { .. }) {
             return Err(refused);
         }
-        if blank && !self.options.force {
+        if blank && !self.overwrites() {
             self.seam.look_for_data(refuse_data(ssd)).await?;
         }
         let layout = match manifest.ssd {

@@ -15,6 +15,7 @@
 
 use super::check::PreparedSsd;
 use crate::config::calibrate::calibrate;
+use crate::config::choices::CostSource;
 use crate::config::frozen::Config;
 use crate::error::{Error, OpenError};
 use crate::manifest::contents::Manifest;
@@ -161,10 +162,8 @@ impl Config {
         prepared: &PreparedSsd,
         page_size: PageSize,
     ) -> Result<Option<[String; 4]>, OpenError> {
-        // Costs that are given need no measurement, and an existing store's devices are not written to.
-        let Some(budget_ms) = self.options.calibrate_ms.filter(|_| self.options.costs.is_none()) else {
-            return Ok(None);
-        };
+        // An existing store's devices are not written to.
+        let CostSource::CalibratedMs(budget_ms) = self.options.costs else { return Ok(None) };
         let (budget, extents_at) = (Duration::from_millis(budget_ms), meta.extents_at());
         // A new file ends at its superblock: the measurement needs something to write and read.
         hdd.grow(extents_at + SCRATCH_BYTES)?;

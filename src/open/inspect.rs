@@ -3,7 +3,8 @@
 
 use super::caveats::{self, Caveat};
 use crate::config::builder::Builder;
-use crate::config::frozen::{Config, Place};
+use crate::config::choices::Place;
+use crate::config::frozen::Config;
 use crate::error::OpenError;
 use crate::manifest::contents::{Manifest, SpaceRecord};
 use crate::manifest::extents::{EXTENT_PAGES, HOLE};

@@ -5,10 +5,11 @@
 //! | --- | --- |
 //! | `page_size`, `page_bytes` | an error unless it is the store's |
 //! | `ssd_bytes`, `ring_pages` | an error unless the SSD (or the ring's file) was made with it |
-//! | `ssd_bytes`, `ssd`, `ssd_device`, if the store has no SSD | a warning: they take effect once `ssd().readmit()` puts the SSD into use |
-//! | `calibrate` | an error unless the store remembers a calibration or `costs` are given |
+//! | `ssd_bytes`, `ssd`, if the store has no SSD | a warning: they take effect once `ssd().readmit()` puts the SSD into use |
+//! | `costs`, of a calibration | an error unless the store remembers one |
 
-use crate::config::frozen::{Config, Place};
+use crate::config::choices::{CostSource, Place};
+use crate::config::frozen::Config;
 use crate::error::OpenError;
 use crate::manifest::contents::Manifest;
 use pagetier_page::PageSize;
@@ -47,14 +48,11 @@ impl Config {
 
     /// Checks the options against the manifest of an existing store.
     pub(super) fn check_known(&self, manifest: &Manifest, knows_costs: bool) -> Result<(), OpenError> {
-        if self.options.calibrate_ms.is_some()
-            && self.options.costs.is_none()
-            && !knows_costs
-            && !manifest.is_unused()
-        {
-            let why = "it writes, so it measures new stores only: pass `costs` instead, which \
+        let calibrates = matches!(self.options.costs, CostSource::CalibratedMs(_));
+        if calibrates && !knows_costs && !manifest.is_unused() {
+            let why = "a calibration writes, so it measures new stores only: give the costs instead, which \
                        `pagetier::calibrate` measures on scratch files of the same devices";
-            return Err(OpenError::BadOption { option: "calibrate", why: why.into() });
+            return Err(OpenError::BadOption { option: "costs", why: why.into() });
         }
         Ok(())
     }

@@ -5,7 +5,8 @@
 //! locks keep a writing store out, and other read-only openings in.
 
 use crate::config::builder::Builder;
-use crate::config::frozen::{Config, Place};
+use crate::config::choices::{Create, OnHdd, Place};
+use crate::config::frozen::Config;
 use crate::error::OpenError;
 use crate::manifest::areas::Areas;
 use crate::manifest::file::ManifestFile;
@@ -37,7 +38,7 @@ impl Builder {
     /// dropped, then discarded; [`PageStore::sync`] makes nothing durable. Such writes take memory, at most 1
     /// GiB per device; beyond that they fail for lack of space. Calls that would put another device into use,
     /// or whose result must be durable, fail with [`Error::ReadOnly`](crate::Error::ReadOnly):
-    /// [`PageStore::replace_ssd`], [`Ssd::readmit`](crate::Ssd::readmit),
+    /// [`Ssd::replace`](crate::Ssd::replace), [`Ssd::readmit`](crate::Ssd::readmit),
     /// [`Ssd::abandon`](crate::Ssd::abandon), switching the SSD off or on,
     /// [`Ssd::acknowledge_loss`](crate::Ssd::acknowledge_loss), and [`PageStore::redo_from`], by which an
     /// engine removes its log. The SSD starts in [`SsdMode::ReadOnly`], so
@@ -71,7 +72,7 @@ impl Builder {
         if let (None, Some(held)) = (&config.memory, &config.held) {
             locks.extend(lock_shared(&At::within(held, "lock"), held.path())?);
         }
-        if config.options.manifest_on_hdd {
+        if config.options.manifest.is_on_hdd() {
             config.hdd_device =
                 config.overlaid(config.hdd_place(), "hdd.vol", "hdd", &mut locks, &mut used)?;
         }
@@ -85,7 +86,7 @@ impl Builder {
         let manifest = ManifestStore::memory(Arc::clone(&cell)).load().await?;
         let manifest = manifest.filter(|m| !m.is_unused()).ok_or_else(|| config.not_found())?;
         let has_ssd = manifest.ssd.is_some() && config.ssd_size() > 0;
-        if !std::mem::take(&mut config.options.manifest_on_hdd) {
+        if !std::mem::take(&mut config.options.manifest).is_on_hdd() {
             config.hdd_device =
                 config.overlaid(config.hdd_place(), "hdd.vol", "hdd", &mut locks, &mut used)?;
         }
@@ -107,7 +108,7 @@ impl Builder {
         config.memory = Some(cell);
         // No file of the directory is opened or created from here on.
         (config.options.directory, config.held) = (None, None);
-        (config.options.create, config.options.force) = (false, false);
+        config.options.create = Create::Never;
         config.options.ssd_mode = SsdMode::ReadOnly;
         // The directory was locked first, and is released last.
         locks.reverse();
@@ -120,15 +121,14 @@ impl Builder {
 impl Config {
     /// The manifest of an existing store, which is not locked, with the HDD that may have it.
     pub(super) fn kept_manifest(&self, hdd: Option<SharedDevice>) -> Option<ManifestStore> {
-        match (&self.memory, &self.held, hdd) {
+        match (&self.memory, &self.held, hdd.zip(self.options.manifest.on_hdd())) {
             (Some(cell), ..) => Some(ManifestStore::memory(Arc::clone(cell))),
-            (None, _, Some(hdd)) if self.options.manifest_on_hdd => {
+            (None, _, Some((hdd, OnHdd { bytes_max, .. }))) => {
                 let (_, joint) = Joint::of(hdd);
-                let (claim, bytes_max) = (Claim::default(), self.options.manifest_bytes_max);
-                let areas = Areas::new(joint, claim, bytes_max, Handle::current(), self.seam);
+                let areas = Areas::new(joint, Claim::default(), bytes_max, Handle::current(), self.seam);
                 Some(ManifestStore::volume(areas))
             }
-            (None, Some(held), _) if !self.options.manifest_on_hdd => {
+            (None, Some(held), _) if !self.options.manifest.is_on_hdd() => {
                 Some(ManifestStore::directory(ManifestFile::new(Arc::clone(held)), Saver::default()))
             }
             _ => None,

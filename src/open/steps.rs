@@ -1,9 +1,9 @@
 //! Opens a store: the checks, and the order in which the store becomes usable.
 
-use super::check::ON_HDD;
+use super::check::MANIFEST;
 use crate::config::builder::Builder;
-use crate::config::frozen::{Config, Place};
-use crate::config::options::Options;
+use crate::config::choices::{CostSource, OnHdd, Place};
+use crate::config::frozen::Config;
 use crate::config::sizes::{COST_POINTS_MAX, RING_PAGES, pool_for, ring_pages_for, tables_bytes};
 use crate::error::OpenError;
 use crate::manifest::areas::Areas;
@@ -31,7 +31,7 @@ use pagetier_devio::{
     DeviceError, DeviceErrorKind, IoOp, Joint, Kept, MemoryDevice, OpenOptions, Reap, SharedDevice,
 };
 use pagetier_page::PageSize;
-use pagetier_policy::{CLUSTER_PAGES_MAX, Costs, FramePolicy, FramePolicyParams, SlotPolicyParams};
+use pagetier_policy::{Costs, FramePolicyParams, SlotPolicyParams};
 use pagetier_ssdcache::{Layout, OpenParams, RING_PAGES_MAX, SsdMode, SsdTier};
 use std::sync::Arc;
 use std::time::Duration;
@@ -118,8 +118,10 @@ impl Builder {
         let mut meta =
             config.commit(&manifests, &tenure, manifest, lost, (&hdd, &ssd), &prepared, page_size).await?;
         let (volume, counted) = volume_of(&meta.manifest, page_size, was_clean);
-        let costs = config.options.costs.or_else(|| known_costs(&meta.manifest)).unwrap_or(Costs::PAPER);
-        let ssd_params = config.slot_params(prepared.layout.slots, costs, params.frames);
+        let costs =
+            config.options.costs.named().or_else(|| known_costs(&meta.manifest)).unwrap_or(Costs::PAPER);
+        let slots = prepared.layout.slots as usize;
+        let ssd_params = SlotPolicyParams::new(costs, slots, params.frames);
         let seed = config.seed(&meta.manifest.store);
         let opening = OpenParams {
             hdd: Arc::clone(&hdd),
@@ -129,7 +131,7 @@ impl Builder {
             ring_on_hdd: devices.hdd_ring.get().is_some(),
             homes: Arc::clone(&volume) as Arc<dyn pagetier_ssdcache::Homes>,
             policy: config.options.ssd_policy.build(&ssd_params),
-            zone_percent: config.options.zone_percent,
+            zone_percent: config.options.ssd_policy.zone().get(),
             epoch: meta.manifest.epoch,
             admissions_max: (params.frames / 64).clamp(2, 64),
             mode: config.options.ssd_mode,
@@ -142,16 +144,13 @@ impl Builder {
             map_piece: config.map_piece,
         };
         let tier = Arc::new(SsdTier::open(opening).await?);
-        if config.options.ssd_write_budget.is_some() {
-            tier.set_write_budget(config.options.ssd_write_budget, costs);
-        }
         end_drops(&volume, &mut meta)?;
         if !was_clean {
             // Now recovery has told which pages the SSD has, and the true ends can be found (I23).
             config.find_space_ends(&volume, &counted, &tier, &hdd, page_size, seed).await?;
         }
         let lease = config.lease(&manifests, &hdd, &meta, &tenure).await?;
-        let policy = config.frame_policy(params.frames, costs);
+        let policy = config.options.pool_policy.build(&FramePolicyParams::new(params.frames, costs));
         let gate = Gate::new(gate, tenure.present());
         let pool = Pool::start(params, policy, Arc::clone(&tier), Some(Arc::clone(&gate) as _))?;
         tier.set_redo_from(Box::new(pool.redo_source()));
@@ -161,15 +160,19 @@ impl Builder {
     }
 
     fn check_manifest_place(&self) -> Result<(), OpenError> {
-        let bad = |option, why: String| Err(OpenError::BadOption { option, why });
-        let bytes = self.config.options.manifest_bytes_max;
+        let bad = |why| Err(OpenError::BadOption { option: MANIFEST, why });
+        let Some(OnHdd { bytes_max: bytes, lease_ms }) = self.config.options.manifest.on_hdd() else {
+            return Ok(());
+        };
         if !(4 * AREA_UNIT..=AREA_BYTES_MAX).contains(&bytes) || !bytes.is_multiple_of(AREA_UNIT) {
             let (from, to) = (4 * AREA_UNIT, AREA_BYTES_MAX);
-            let why = format!("{bytes} is not a multiple of {AREA_UNIT} from {from} to {to}");
-            return bad("manifest_bytes_max", why);
+            return bad(format!("bytes_max: {bytes} is not a multiple of {AREA_UNIT} from {from} to {to}"));
         }
-        if self.config.options.manifest_on_hdd && self.config.memory.is_some() {
-            return bad(ON_HDD, "the store has a manifest in memory".into());
+        if let Some(length) = lease_ms.filter(|length| (1..LEASE_MS_MIN).contains(length)) {
+            return bad(format!("lease_ms: {length} is neither 0 nor at least {LEASE_MS_MIN}"));
+        }
+        if self.config.memory.is_some() {
+            return bad("the store has a manifest in memory".into());
         }
         Ok(())
     }
@@ -180,24 +183,11 @@ impl Builder {
         options.page_bytes.map(PageSize::new).transpose()?;
         self.check_policies()?;
         let bad = |option, why: String| Err(OpenError::BadOption { option, why });
-        if !(options.zone_percent > 0.0 && options.zone_percent <= 100.0) {
-            return bad("zone_percent", format!("{} is not above 0 and at most 100", options.zone_percent));
-        }
-        if !(options.group_width_per_min > 0.0 && options.group_width_per_min.is_finite()) {
-            return bad(
-                "group_width_per_min",
-                format!("{} is not a positive number", options.group_width_per_min),
-            );
-        }
-        if options.costs.is_some_and(|costs| !costs.is_valid()) {
+        if options.costs.named().is_some_and(|costs| !costs.is_valid()) {
             return bad("costs", "every cost must be a positive number of milliseconds".into());
         }
-        if !(1..=CLUSTER_PAGES_MAX).contains(&options.cluster_pages) {
-            let why = format!("{} is not from 1 to {CLUSTER_PAGES_MAX}", options.cluster_pages);
-            return bad("cluster_pages", why);
-        }
-        if options.online_costs.is_some_and(|points| points > COST_POINTS_MAX) {
-            return bad("online_costs", format!("at most {COST_POINTS_MAX} points"));
+        if matches!(options.costs, CostSource::Online { points, .. } if points > COST_POINTS_MAX) {
+            return bad("costs", format!("at most {COST_POINTS_MAX} points"));
         }
         if options.ring_pages.is_some_and(|pages| pages > RING_PAGES_MAX) {
             return bad("ring_pages", format!("at most {RING_PAGES_MAX}"));
@@ -209,9 +199,6 @@ impl Builder {
             );
         }
         self.check_manifest_place()?;
-        if let Some(length) = options.lease_ms.filter(|length| (1..LEASE_MS_MIN).contains(length)) {
-            return bad("lease_ms", format!("{length} is neither 0 nor at least {LEASE_MS_MIN}"));
-        }
         if self.config.memory.is_some() && self.config.hdd_device.is_none() {
             return bad("in_memory", "a store in memory needs its HDD as a ready-made device".into());
         }
@@ -223,14 +210,15 @@ impl Devices {
     /// Opens the HDD, which has the store's manifest at its head. Returns both, the HDD as
     /// [`Self::open_place`] does.
     async fn open_hdd_with_manifest(&self) -> Result<(Arc<ManifestStore>, Option<SharedDevice>), OpenError> {
-        let Options { create, manifest_bytes_max, .. } = self.config.options;
+        let OnHdd { bytes_max, .. } = self.config.options.manifest.on_hdd().unwrap_or_default();
+        let create = self.config.creates();
         let hdd = self.open_own(&self.config.hdd_place(), "hdd.vol", "hdd", create).await?;
         let (hdd, joint) = Joint::of(hdd);
         // Not behind the fence: a save keeps the locks until it ends, and that a flush failed must be
         // recorded even when the store was dropped meanwhile (I14). No save begins after the drop (I18).
         let hdd = self.tenure.guard(hdd);
         let claim = hdd.claim().unwrap_or_default();
-        let areas = Areas::new(joint, claim, manifest_bytes_max, Handle::current(), self.config.seam);
+        let areas = Areas::new(joint, claim, bytes_max, Handle::current(), self.config.seam);
         Ok((Arc::new(ManifestStore::volume(areas)), Some(hdd)))
     }
 
@@ -239,7 +227,7 @@ impl Devices {
         match hdd {
             Some(hdd) => Ok(hdd),
             None => {
-                let create = self.config.options.create;
+                let create = self.config.creates();
                 self.open_place(&self.config.hdd_place(), "hdd.vol", "hdd", create).await
             }
         }
@@ -332,10 +320,10 @@ impl Devices {
         if without {
             // The ring takes the place of an SSD that is given up.
             let given_up = known.is_some_and(|manifest| manifest.ssd.is_some());
-            self.open_ring(self.config.options.create || given_up, page_size).await.map(|ring| (ring, true))
+            self.open_ring(self.config.creates() || given_up, page_size).await.map(|ring| (ring, true))
         } else {
             // One that is given up may be gone, and a blank one takes its place.
-            let create = self.config.options.create || self.config.options.accept_ssd_loss;
+            let create = self.config.creates() || self.config.options.accept_ssd_loss;
             let ssd = self.open_place(&self.config.ssd_place(), "ssd.cache", "ssd", create).await;
             ssd.map(|ssd| (ssd, false))
         }
@@ -379,14 +367,14 @@ impl Config {
         match manifests.load().await? {
             Some(manifest) if !manifest.is_unused() && !self.starts_over => Ok((None, Some(manifest))),
             // Only a restoration's own directory is known to have nothing but what it began.
-            Some(manifest) if !manifest.is_unused() && self.options.manifest_on_hdd => {
+            Some(manifest) if !manifest.is_unused() && self.options.manifest.is_on_hdd() => {
                 let why =
                     format!("the HDD has the store {}; name another, or blank its first MiB", manifest.store);
                 Err(OpenError::BadOption { option: "hdd", why })
             }
             // A first opening that a crash cut short begins again under the same id, which its devices may
             // bear already.
-            unused if self.options.create => Ok((unused, None)),
+            unused if self.creates() => Ok((unused, None)),
             None => Err(self.no_manifest()),
             Some(_) => Err(self.not_found()),
         }
@@ -442,7 +430,7 @@ impl Config {
             return Ok(Some(ManifestStore::memory(Arc::clone(cell))));
         }
         if self.options.directory.is_none() {
-            if self.options.manifest_on_hdd {
+            if self.options.manifest.is_on_hdd() {
                 return Ok(None);
             }
             return Err(OpenError::BadOption {
@@ -454,20 +442,20 @@ impl Config {
         let manifest = ManifestFile::new(Arc::clone(&held));
         // Before anything is written: the lock is a file.
         let found = manifest.read();
-        if self.options.manifest_on_hdd {
+        if self.options.manifest.is_on_hdd() {
             if !matches!(found, Ok(None)) {
                 return Err(OpenError::BadOption {
-                    option: ON_HDD,
+                    option: MANIFEST,
                     why: "the directory has a manifest".into(),
                 });
             }
-        } else if !self.options.create && matches!(found, Ok(None)) {
+        } else if !self.creates() && matches!(found, Ok(None)) {
             return Err(self.no_manifest());
         }
         tenure.lock_directory(&held).await?;
         self.check_file_system("directory", held.path(), held.file_system());
         self.warn_of_system();
-        let in_directory = !self.options.manifest_on_hdd;
+        let in_directory = !self.options.manifest.is_on_hdd();
         Ok(in_directory.then(|| ManifestStore::directory(manifest, self.saver())))
     }
 
@@ -478,7 +466,7 @@ impl Config {
         // A killed opening may have made the directory, and left its name volatile.
         let is_complete = |held: &Arc<HeldDir>| matches!(held.identity_of(FILE), Ok(Some(_)));
         // With the manifest on the HDD, the directory has nothing that the machine before this one had.
-        let create = self.options.create || self.options.manifest_on_hdd;
+        let create = self.creates() || self.options.manifest.is_on_hdd();
         if !create || self.held.as_ref().is_some_and(is_complete) {
             return self.held.clone().ok_or_else(|| self.not_found());
         }
@@ -529,11 +517,6 @@ impl Config {
         Ok(Layout::for_bytes(bytes, page_size, ring)?)
     }
 
-    /// The entries of the outqueue for an SSD of `slots`.
-    pub(crate) fn outqueue_entries(&self, slots: u64) -> u64 {
-        self.options.outqueue.map_or(slots, |entries| entries as u64)
-    }
-
     /// Begins the lease of a store that another machine can open.
     async fn lease(
         &self,
@@ -543,10 +526,11 @@ impl Config {
         tenure: &Tenure,
     ) -> Result<Option<Lease>, DeviceError> {
         let Some(device) = manifests.volume_device() else { return Ok(None) };
+        let asked = self.options.manifest.on_hdd().and_then(|on_hdd| on_hdd.lease_ms);
         // A device that knows of no other owners, such as a disk of this machine, gets a lease if it is asked
         // for.
         let usual = if device.claim().is_some() { LEASE_MS } else { 0 };
-        let length = Duration::from_millis(self.options.lease_ms.unwrap_or(usual));
+        let length = Duration::from_millis(asked.unwrap_or(usual));
         if length.is_zero() {
             return Ok(None);
         }
@@ -556,23 +540,9 @@ impl Config {
         Lease::begin(owner, length, tenure.present()).await.map(Some)
     }
 
-    fn frame_policy(&self, frames: usize, costs: Costs) -> Box<dyn FramePolicy> {
-        let cluster_pages = self.options.cluster_pages;
-        let params = FramePolicyParams { cluster_pages, ..FramePolicyParams::new(frames, costs) };
-        self.options.pool_policy.build(&params)
-    }
-
-    /// The parameters of a policy for an SSD of `slots` below a pool of `frames`.
-    pub(crate) fn slot_params(&self, slots: u32, costs: Costs, frames: usize) -> SlotPolicyParams {
-        let mut params = SlotPolicyParams::new(costs, slots as usize, frames);
-        params.outqueue_entries = self.outqueue_entries(u64::from(slots)) as usize;
-        params.group_width_per_min = self.options.group_width_per_min;
-        params
-    }
-
     fn pool_params(&self, page_size: PageSize, layout: &Layout) -> Result<PoolParams, OpenError> {
         let slots = u64::from(layout.slots);
-        let tables = tables_bytes(slots, self.outqueue_entries(slots));
+        let tables = tables_bytes(slots, self.options.ssd_policy.outqueue_entries(slots));
         let mut params = pool_for(self.options.pool_bytes, tables, page_size)?;
         params.redo_span_max = self.options.redo_span_max;
         params.exhausted_after = Duration::from_millis(self.options.exhausted_after_ms);

@@ -18,6 +18,7 @@ use crate::error::Error;
 use crate::manifest::changes::{CHANGE_RUNS_MAX, Change};
 use crate::manifest::page_runs::PageRuns;
 use crate::store::manifest_state::ManifestState;
+use crate::store::pages::Pages;
 use crate::store::parts::Spaces;
 use crate::store::shared::Shared;
 use crate::store::waiting_frees::{FreeCall, Recorded};
@@ -33,18 +34,6 @@ use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
 
 impl Spaces<'_> {
-    /// Frees the pages of `space` in `range` whose numbers are in use, as
-    /// [`PageStore::free`](crate::PageStore::free) does. Returns how many these are. After `no..u32::MAX`
-    /// every page from number `no` on is gone, durably, with one manifest write for every 128 runs. The
-    /// numbers stay the space's, for reuse, so [`Spaces::pages`] is as before; [`Spaces::shrink`] returns
-    /// their room.
-    ///
-    /// # Errors
-    /// As [`PageStore::free_pages`](crate::PageStore::free_pages).
-    pub async fn free(self, space: SpaceId, range: Range<u32>) -> Result<u32, Error> {
-        self.0.shared.free_ranges(space, vec![range]).await
-    }
-
     /// Gives back the extents (64 pages each) of `space` in which every page is free, and those beyond its
     /// last page, but none that [`Spaces::reserve`] reserved. Any space can grow into them; until then, if
     /// the HDD is a file on a file system that can punch holes, their room returns to the file system. The
@@ -60,16 +49,11 @@ impl Spaces<'_> {
 }
 
 impl Shared {
-    /// See [`PageStore::free_pages`](crate::PageStore::free_pages).
-    pub(crate) async fn free_pages(self: &Arc<Self>, pages: &[PageId]) -> Result<u32, Error> {
-        let mut by_space: BTreeMap<SpaceId, Vec<Range<u32>>> = BTreeMap::new();
-        for page in pages {
-            // One record per space and 128 runs, instead of one flushed write per page.
-            by_space.entry(page.space).or_default().push(page.no..page.no.saturating_add(1));
-        }
+    /// See [`PageStore::free`](crate::PageStore::free).
+    pub(crate) async fn free_pages(self: &Arc<Self>, pages: Pages) -> Result<u32, Error> {
         let mut freed = 0;
-        for (space, ranges) in by_space {
-            freed += self.free_ranges(space, ranges).await?;
+        for (space, ranges) in pages.0 {
+            freed += self.free_noting(space, ranges, |_| ()).await?;
         }
         Ok(freed)
     }
@@ -151,14 +135,6 @@ impl Shared {
             all.push((space, freed));
         }
         (all, recorded)
-    }
-
-    pub(crate) async fn free_ranges(
-        self: &Arc<Self>,
-        space: SpaceId,
-        ranges: Vec<Range<u32>>,
-    ) -> Result<u32, Error> {
-        self.free_noting(space, ranges, |_| ()).await
     }
 
     /// Calls `recorded` with the number of pages once a crash leaves them free, before it waits for guards.

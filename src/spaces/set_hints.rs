@@ -54,15 +54,6 @@ impl Spaces<'_> {
         tracing::info!(%space, ?hints, "the space has new hints");
         Ok(())
     }
-
-    /// The hints of `space`.
-    ///
-    /// # Errors
-    /// The space does not exist.
-    pub fn hints(self, space: SpaceId) -> Result<SpaceHints, Error> {
-        self.pages(space)?;
-        Ok(self.0.shared.hints_of(space))
-    }
 }
 
 impl Shared {

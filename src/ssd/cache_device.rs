@@ -1,6 +1,7 @@
 //! Creates replacement cache devices while the store is open: a file for the ring alone, or a blank SSD.
 
-use crate::config::frozen::{Config, Place};
+use crate::config::choices::Place;
+use crate::config::frozen::Config;
 use crate::error::OpenError;
 use crate::manifest::id::id_text;
 use crate::open::blank::refuse_data;
@@ -10,7 +11,7 @@ use crate::store::hdd_ring::HddRing;
 use crate::store::manifest_state::ManifestState;
 use pagetier_devio::SharedDevice;
 use pagetier_page::PageSize;
-use pagetier_policy::Costs;
+use pagetier_policy::{Costs, SlotPolicyParams};
 use pagetier_ssdcache::{Found, Layout, NewCacheDevice, OldRing, format, identify};
 
 impl Devices {
@@ -85,8 +86,8 @@ impl Devices {
         // A policy belongs to its slots: the new SSD begins with an empty one, of the kind that was switched
         // to last.
         let policy = self.in_use.lock().ssd_policy;
-        let policy = policy.build(&self.config.slot_params(layout.slots, costs, frames));
-        let zone_percent = self.config.options.zone_percent;
+        let zone_percent = policy.zone().get();
+        let policy = policy.build(&SlotPolicyParams::new(costs, layout.slots as usize, frames));
         let new = NewCacheDevice { device, layout, ring_on_hdd, policy, zone_percent };
         Ok((new, id_text(superblock.ssd)))
     }
@@ -96,7 +97,7 @@ impl Devices {
         let name = device.name().to_owned();
         match identify(device).await? {
             Found::Superblock(sb) if id_text(sb.store) == store => Ok(()),
-            _ if self.config.options.force => Ok(()),
+            _ if self.config.overwrites() => Ok(()),
             Found::Blank => self.config.seam.look_for_data(refuse_data(device)).await,
             Found::Superblock(sb) => Err(OpenError::OtherStore {
                 device: name,

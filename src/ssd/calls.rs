@@ -1,11 +1,12 @@
 //! The SSD's control and state for the embedder.
 
 use super::exchange::{DrainOptions, SsdEvents};
+use crate::config::choices::Place;
 use crate::error::Error;
 use crate::store::parts::Ssd;
 use crate::volume::loss::SsdLoss;
 use pagetier_page::{Lsn, PageId};
-use pagetier_ssdcache::{DrainReport, ReadmitReport, Slots, SsdMode, SsdState};
+use pagetier_ssdcache::{DrainReport, ReadmitReport, Slots, SsdMode};
 use rustc_hash::FxHashSet;
 
 impl Ssd<'_> {
@@ -13,18 +14,6 @@ impl Ssd<'_> {
     #[must_use]
     pub fn events(self) -> SsdEvents {
         SsdEvents(self.0.shared.tier.subscribe())
-    }
-
-    /// The SSD's state.
-    #[must_use]
-    pub fn state(self) -> SsdState {
-        self.0.shared.tier.ssd_state()
-    }
-
-    /// The SSD's mode.
-    #[must_use]
-    pub fn mode(self) -> SsdMode {
-        self.0.shared.tier.mode()
     }
 
     /// Changes what the SSD is used for. A change among [`SsdMode::WriteBack`], [`SsdMode::WriteThrough`] and
@@ -38,7 +27,7 @@ impl Ssd<'_> {
     /// begun completes.
     ///
     /// A call that restricts the SSD while it runs (this one,
-    /// [`PageStore::replace_ssd`](crate::PageStore::replace_ssd), [`Ssd::abandon`]) does not change the
+    /// [`Ssd::replace`], [`Ssd::abandon`]) does not change the
     /// mode, so one that is set meanwhile stays in effect.
     ///
     /// # Errors
@@ -98,11 +87,53 @@ impl Ssd<'_> {
     /// journal and the map. A budget that does not cover these stays overdrawn;
     /// [`TierStats::write_budget`](crate::stats::TierStats) reports the rate and the factor.
     ///
-    /// Less than 1 MiB per day counts as 1 MiB. Each opening starts a new budget
-    /// ([`Builder::ssd_write_budget`](crate::Builder::ssd_write_budget)).
+    /// Less than 1 MiB per day counts as 1 MiB. An opening has no budget: call this after each.
     pub fn set_write_budget(self, bytes_per_day: Option<u64>) {
         let shared = &self.0.shared;
         shared.tier.set_write_budget(bytes_per_day, shared.costs());
+    }
+
+    /// Replaces the SSD while the store is in use: to grow it, to shrink it, or because it is worn. Of the
+    /// device at `place`, which is created if it is a file that does not exist, the store uses `bytes`. A
+    /// store without an SSD gets its first one. Drains the current SSD so that it holds no only copy, formats
+    /// the new one, and exchanges the two atomically, which the manifest records. The new SSD starts blank.
+    /// The store does not write to the old one again, but keeps it locked until the store is closed. From
+    /// then on, open the store with the new SSD: it does not open with the old one.
+    ///
+    /// A larger SSD has larger tables. They are part of the memory budget, so the pool shrinks before the
+    /// exchange, as by [`PageStore::resize_pool`](crate::PageStore::resize_pool); beside a smaller SSD it
+    /// grows.
+    ///
+    /// The mode does not change: until the exchange the SSD takes no changed pages, as in
+    /// [`SsdMode::WriteThrough`](crate::SsdMode::WriteThrough), and a mode set meanwhile
+    /// ([`Ssd::set_mode`]) is in force afterwards. Several calls at one time run one
+    /// after the other.
+    ///
+    /// Hold no guards during the call: writes wait for the exchange. Cancel-safe: a call dropped during the
+    /// drain changes nothing; an exchange that has begun completes.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// store.ssd().replace("/dev/nvme1n1", 200 << 30).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::SsdOnlyCopies`] when not everything could be drained; [`Error::Attach`] when the new SSD is
+    /// too small, holds other data, or is in use, by this store or another; [`Error::ReadOnly`] on a
+    /// read-only opening; or when a device failed. The current SSD stays in use. [`Error::Manifest`] when the
+    /// exchange could not be recorded: a later opening may find either SSD in use, so the store refuses
+    /// writes until then.
+    pub async fn replace(self, place: impl Into<Place>, bytes: u64) -> Result<(), Error> {
+        let place = match place.into() {
+            // Now, not when it is attached: the working directory may have changed by then.
+            Place::Path(path) => Place::Path(std::path::absolute(&path).unwrap_or(path)),
+            place => place,
+        };
+        self.0.shared.replace_ssd(place, bytes).await
     }
 
     /// Writes every page home whose newest version is on the SSD alone. Once it completes, the SSD holds no
@@ -148,7 +179,7 @@ impl Ssd<'_> {
     ///
     /// From [`SsdMode::Off`] the SSD in use last, or else that of the builder's options (blank, or an earlier
     /// one of this store), is formatted; its contents are ignored. The pool makes room for its tables, as by
-    /// [`PageStore::replace_ssd`](crate::PageStore::replace_ssd). Hold no guards during the call. Pages that
+    /// [`Ssd::replace`]. Hold no guards during the call. Pages that
     /// were lost there but are in memory are rewritten; [`Ssd::loss`] lists the others. Cancel-safe: a
     /// readmission that has begun completes.
     ///
@@ -179,20 +210,6 @@ impl Ssd<'_> {
     pub async fn abandon(self) -> Result<SsdLoss, Error> {
         self.0.shared.refuse_read_only()?;
         self.0.shared.alone(|shared| async move { shared.abandon().await }).await
-    }
-
-    /// The log position from which redo would be needed if the SSD were lost at this moment: every older
-    /// change is on the HDD (or in memory, see
-    /// [`PageStore::min_recovery_lsn`](crate::PageStore::min_recovery_lsn)). `None`: the SSD holds no only
-    /// copy, except of pages that were created and not changed since. After a recovery it may be older than
-    /// necessary. Like [`PageStore::flush_to`](crate::PageStore::flush_to), it requires that an LSN is
-    /// assigned and set on pages in one critical section ([`LogGate`](crate::LogGate)), so that no change
-    /// gets an LSN older than the last value of `min_recovery_lsn`. The record at the returned LSN is
-    /// needed. [`PageStore::redo_from`](crate::PageStore::redo_from) with [`Loss::Ssd`](crate::Loss::Ssd)
-    /// combines the two.
-    #[must_use]
-    pub fn oldest_lsn(self) -> Option<Lsn> {
-        self.0.shared.tier.oldest_lsn()
     }
 
     /// The accumulated loss from SSDs that were given up ([`Ssd::abandon`],

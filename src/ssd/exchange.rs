@@ -1,6 +1,6 @@
 //! The SSD's life cycle: modes, drain, readmission, and operation without the SSD.
 
-use crate::config::frozen::Place;
+use crate::config::choices::Place;
 use crate::config::sizes::RING_PAGES;
 use crate::error::Error;
 use crate::manifest::contents::Manifest;
@@ -217,7 +217,8 @@ impl Shared {
     /// Exchanges the cache device in use for a new, blank SSD, whose tables are part of the memory budget.
     pub(crate) async fn put_into_use(&self, place: Place, layout: Layout) -> Result<(), Error> {
         // Before the manifest's mutex: pages that have to leave may need to be written first.
-        self.make_room(layout.slots).await?;
+        let policy = self.devices.in_use.lock().ssd_policy;
+        self.make_room(layout.slots, policy).await?;
         let exchanged = self.exchange_for(place, layout).await;
         // The pool takes what a smaller SSD, or a failed exchange, leaves of the budget.
         if let Err(error) = self.fit_pool().await {

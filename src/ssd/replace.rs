@@ -1,7 +1,6 @@
 //! Replaces the SSD in use with another: larger, smaller, or new.
 
-use crate::config::frozen::Place;
-use crate::config::replacement::SsdReplacement;
+use crate::config::choices::Place;
 use crate::error::{Error, OpenError};
 use crate::store::shared::Shared;
 use pagetier_devio::SharedDevice;
@@ -10,27 +9,26 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 impl Shared {
-    /// See [`PageStore::replace_ssd`](crate::PageStore::replace_ssd).
-    pub(crate) async fn replace_ssd(self: &Arc<Self>, new: SsdReplacement) -> Result<(), Error> {
+    /// See [`Ssd::replace`](crate::Ssd::replace).
+    pub(crate) async fn replace_ssd(self: &Arc<Self>, place: Place, bytes: u64) -> Result<(), Error> {
         drop(self.ending.enter()?);
         self.refuse_read_only()?;
-        self.refuse_in_use(&new.place)?;
+        self.refuse_in_use(&place)?;
         // Of several such calls, and whatever mode is set meanwhile, the strictest counts.
         // Otherwise new pages would become only copies as fast as the drain writes the old ones home.
         let meanwhile = self.tier.at_most(SsdMode::WriteThrough);
         // Outside of the exchange, which stops writes: a drain may take hours. What it left is refused below.
         let _ = self.ending.or_shutdown(self.tier.drain(None, None, None)).await;
-        let replaced = self.alone(|shared| async move {
+        let replaced = self.alone(move |shared| async move {
             let _meanwhile = meanwhile;
-            shared.replace(new).await
+            shared.replace(place, bytes).await
         });
         replaced.await
     }
 
-    async fn replace(&self, new: SsdReplacement) -> Result<(), Error> {
+    async fn replace(&self, place: Place, bytes: u64) -> Result<(), Error> {
         // Check again: another exchange may have run first.
-        self.refuse_in_use(&new.place)?;
-        let SsdReplacement { place, bytes } = new;
+        self.refuse_in_use(&place)?;
         let layout = self.devices.ssd_layout(bytes, self.page_size());
         self.put_into_use(place, layout.map_err(|e| Error::Attach(Arc::new(e)))?).await
     }

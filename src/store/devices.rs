@@ -1,6 +1,7 @@
 //! What changes of a store's equipment while it runs: the devices that it uses, and the policies in force.
 
-use crate::config::frozen::{Config, Place};
+use crate::config::choices::Place;
+use crate::config::frozen::Config;
 use crate::error::OpenError;
 use crate::store::hdd_ring::HddRing;
 use crate::tenure::held_dir::At;

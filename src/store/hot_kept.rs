@@ -79,7 +79,7 @@ impl Hot {
 }
 
 impl PageStore {
-    /// See [`PageStore::keep_hot_set`].
+    /// See [`HotSet::keep`](super::parts::HotSet::keep).
     pub(crate) async fn begin_keeping(&self, every: Duration) -> Result<(), Error> {
         let shared = &self.shared;
         shared.refuse_read_only()?;
@@ -445,7 +445,7 @@ mod tests {
     async fn of_a_large_ssd_a_part_is_listed() {
         let device = |name| Arc::new(MemoryDevice::new(name, 0));
         let builder = PageStore::builder().in_memory(Arc::default()).page_size(PageSize::MIN);
-        let builder = builder.hdd_device(device("hdd")).ssd_device(device("ssd")).ssd_policy("cac");
+        let builder = builder.hdd(device("hdd")).ssd(device("ssd")).ssd_policy("cac");
         let store = builder.ssd_bytes(16 << 20).pool_bytes(2 << 20).open().await.unwrap();
         let space = store.spaces().create("t").await.unwrap();
         for _ in 0..3_000 {

@@ -1,16 +1,18 @@
 //! The hot set: the pages that a pool holds, saved and loaded again so that a restart does not begin cold.
 
 use super::background::{blocking, put_file};
+use super::parts::HotSet;
 use super::shared::Shared;
-use crate::error::HotSetError;
+use crate::error::{Error, HotSetError};
 use pagetier_page::{PageId, SpaceId};
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The first line of a file.
 const TITLE: &str = "pagetier hot set 1";
 
-/// The result of [`PageStore::import_hot`](crate::PageStore::import_hot).
+/// The result of [`HotSet::import`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct HotSetReport {
@@ -23,8 +25,96 @@ pub struct HotSetReport {
     pub loaded: u64,
 }
 
+impl HotSet<'_> {
+    /// At most `max` of the pages in memory, first those that the pool's policy would keep longest.
+    #[must_use]
+    pub fn pages(self, max: usize) -> Vec<PageId> {
+        self.0.pool.hottest(max)
+    }
+
+    /// Saves [`HotSet::pages`] to the file `path`: one line per page, the hottest first, with the
+    /// space's number and the page's. The file is replaced as a whole.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore, reopened: &PageStore)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// println!("the hottest: {:?}", store.hot_set().pages(10));
+    /// store.hot_set().export("/var/lib/db.hot").await?;
+    /// // After a restart:
+    /// let report = reopened.hot_set().import("/var/lib/db.hot").await?;
+    /// println!("{} of {} pages are in memory", report.loaded, report.listed);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub async fn export(self, path: impl AsRef<Path>) -> Result<u64, HotSetError> {
+        self.0.shared.export_hot(path.as_ref().to_owned()).await
+    }
+
+    /// Reads the pages that a file of [`HotSet::export`] lists into memory, in disk order, and waits
+    /// for them. Like a scan, it does not displace pages in use, and the SSD's policy does not count its
+    /// reads. Skips pages that do not exist or cannot be read. Cancel-safe.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is not a hot set.
+    pub async fn import(self, path: impl AsRef<Path>) -> Result<HotSetReport, HotSetError> {
+        self.0.shared.import_hot(path.as_ref().to_owned()).await
+    }
+
+    /// Keeps the hot set on the HDD from now on, until the store is closed: lists the pages in memory and
+    /// those with copies on the SSD every `every` (at least 10 ms; some minutes suffice) and once more at a
+    /// clean close, so that a store that lost its SSD, say with its machine, does not begin cold. Call it at
+    /// every opening, of an engine with a log after redo. Of several calls the last one holds.
+    ///
+    /// First it warms the store up, in the background, from the list of an earlier opening: reads the
+    /// hottest pages into memory, seven eighths of it, then the others as long as the SSD has free slots,
+    /// which they fill. It reads as read-ahead does, so that requests come first, and displaces no page in
+    /// use. [`Stats::hot_set`](crate::stats::Stats::hot_set) and the log report it. Until it has ended, the
+    /// list stays as it is.
+    ///
+    /// The list is in a space of its own, `pagetier-hot-set`, which the first call creates: the space takes a
+    /// number, appears in [`Spaces::list`](crate::Spaces::list) and in backups, and may be dropped, which
+    /// ends the lists. (If you restore spaces by number, call this after that.) It takes 8 bytes on the HDD
+    /// per page listed, at most 64 MiB for 8 million pages: of a larger SSD it lists the pages that the
+    /// policy values most. Pages of the list that have changed are written in each round, at most 32 at a
+    /// time, through the doublewrite ring like any page. While it cannot be written (a full disk, a store
+    /// that refuses writes), the list before stays, a warning is logged, and the attempts become rarer, to
+    /// one an hour. A `sync` or `flush_to` at the moment of such an attempt may fail because of the list's
+    /// page alone, and succeeds when repeated. A close waits for the list for at most 2 s, and for a write of
+    /// it that has begun.
+    ///
+    /// When the SSD fails, the list stays until one is active again, and the store warms that one up from it.
+    /// An opening without an SSD lists the pages in memory. An engine that no longer calls this should drop
+    /// the space: nothing else repairs a page of it that a crash has torn, and backups fail with such a page.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
+    /// use std::time::Duration;
+    ///
+    /// let store = builder.open().await?;
+    /// // The engine's redo comes first.
+    /// store.hot_set().keep(Duration::from_secs(300)).await?;
+    /// println!("{:?}", store.stats().hot_set);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::SpaceExists`]: a space of that name has other contents. [`Error::Manifest`]: the space cannot
+    /// be recorded. [`Error::ReadOnly`] on a read-only opening.
+    pub async fn keep(self, every: Duration) -> Result<(), Error> {
+        self.0.begin_keeping(every).await
+    }
+}
+
 impl Shared {
-    /// See [`PageStore::export_hot`](crate::PageStore::export_hot).
+    /// See [`HotSet::export`].
     pub(crate) async fn export_hot(&self, path: PathBuf) -> Result<u64, HotSetError> {
         let pages = self.pool.hottest(usize::MAX);
         let mut text = format!("{TITLE}\n");
@@ -37,7 +127,7 @@ impl Shared {
         Ok(pages.len() as u64)
     }
 
-    /// See [`PageStore::import_hot`](crate::PageStore::import_hot).
+    /// See [`HotSet::import`].
     pub(crate) async fn import_hot(&self, path: PathBuf) -> Result<HotSetReport, HotSetError> {
         let named = path.clone();
         let read = blocking(move || std::fs::read_to_string(&path)).await;

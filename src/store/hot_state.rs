@@ -10,7 +10,7 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::TryRecvError;
 use tokio::sync::watch;
 
-/// The hot set that the store keeps: see [`PageStore::keep_hot_set`](crate::PageStore::keep_hot_set). All 0
+/// The hot set that the store keeps: see [`HotSet::keep`](crate::HotSet::keep). All 0
 /// if it keeps none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[non_exhaustive]

@@ -18,7 +18,7 @@ pub(crate) mod manifest_state;
 pub(crate) mod owned;
 pub(crate) mod pace;
 pub(crate) mod page_store;
-mod pages;
+pub(crate) mod pages;
 pub(crate) mod parts;
 pub(crate) mod shared;
 mod shutdown;

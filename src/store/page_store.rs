@@ -50,7 +50,7 @@ use std::sync::Arc;
 /// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
 /// let store = builder.open().await?;
 /// println!("recovery read {} bytes from the SSD", store.recovery().bytes_read);
-/// println!("{} frames of {} bytes, by {}", store.frames(), store.page_size().bytes(), store.io_backend());
+/// println!("{} frames of {} bytes, by {}", store.frames(), store.page_size().bytes(), store.stats().io_backend);
 ///
 /// let space = store.spaces().create("orders").await?;
 /// let mut page = store.allocate(space).await?;

@@ -1,7 +1,6 @@
 //! The calls for single pages: read, change, create, discard and free them.
 
 use super::guards::{PageMut, PageRef, Scan};
-use super::owned::{OwnedPageMut, OwnedPageRef, OwnedScan};
 use super::page_store::PageStore;
 use crate::error::Error;
 use crate::manifest::page_runs::PageRuns;
@@ -10,8 +9,53 @@ use crate::volume::table::{Claimed, Taken};
 use pagetier_bufpool::{Cursor, PoolError, TierError};
 use pagetier_page::{PageId, SpaceId};
 use pagetier_ssdcache::Homes;
+use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
+
+/// Pages to free: one, several of any spaces, or a range of one space. See [`PageStore::free`].
+#[derive(Clone, Debug, Default)]
+pub struct Pages(pub(crate) BTreeMap<SpaceId, Vec<Range<u32>>>);
+
+impl FromIterator<PageId> for Pages {
+    fn from_iter<I: IntoIterator<Item = PageId>>(pages: I) -> Self {
+        let mut by_space: BTreeMap<SpaceId, Vec<Range<u32>>> = BTreeMap::new();
+        for page in pages {
+            // One record per space and 128 runs, instead of one flushed write per page.
+            by_space.entry(page.space).or_default().push(page.no..page.no.saturating_add(1));
+        }
+        Self(by_space)
+    }
+}
+
+impl From<PageId> for Pages {
+    fn from(page: PageId) -> Self {
+        Self::from_iter([page])
+    }
+}
+
+impl From<&[PageId]> for Pages {
+    fn from(pages: &[PageId]) -> Self {
+        pages.iter().copied().collect()
+    }
+}
+
+impl<const N: usize> From<&[PageId; N]> for Pages {
+    fn from(pages: &[PageId; N]) -> Self {
+        pages.iter().copied().collect()
+    }
+}
+
+impl From<&Vec<PageId>> for Pages {
+    fn from(pages: &Vec<PageId>) -> Self {
+        pages.iter().copied().collect()
+    }
+}
+
+impl From<(SpaceId, Range<u32>)> for Pages {
+    fn from((space, range): (SpaceId, Range<u32>)) -> Self {
+        Self(BTreeMap::from([(space, vec![range])]))
+    }
+}
 
 impl PageStore {
     /// Allocates a page of `space`, all zeroes and latched exclusively. The store chooses the number:
@@ -250,7 +294,7 @@ impl PageStore {
                 // and creates a page in one go.
                 Claimed::Leaving => self.shared.left(page.space, PageRuns::from_iter([page.no])).await?,
                 // Freed at once, so that its number can begin a new life, for which the same holds.
-                Claimed::Condemned => drop(self.shared.free_pages(&[page]).await?),
+                Claimed::Condemned => drop(self.shared.free_pages(page.into()).await?),
             }
         }
     }
@@ -344,22 +388,25 @@ impl PageStore {
         Ok(self.pool.discard(page).await?)
     }
 
-    /// Frees `page`: it ceases to exist, in this run and after a crash. Its contents are dropped from memory
-    /// and the SSD without being written. [`PageStore::allocate`] reuses its number; [`PageStore::overwrite`]
-    /// and [`PageStore::get_or_create`] make the page exist again under that number. Its
-    /// earlier contents are never read again, in this run or later, unless the new page is discarded
-    /// ([`PageStore::discard`]) or lost with the SSD. A crash before a [`PageStore::sync`] covers the new
-    /// page leaves it free.
+    /// Frees those of `pages` whose numbers are in use, and returns how many these are: a page, several of
+    /// any spaces, or a range of one space. A freed page ceases to exist, in this run and after a crash. Its
+    /// contents are dropped from memory and the SSD without being written. [`PageStore::allocate`] reuses its
+    /// number; [`PageStore::overwrite`] and [`PageStore::get_or_create`] make the page exist again under that
+    /// number. Its earlier contents are never read again, in this run or later, unless the new page is
+    /// discarded ([`PageStore::discard`]) or lost with the SSD. A crash before a [`PageStore::sync`] covers
+    /// the new page leaves it free.
     ///
     /// What is freed is the number: a number below the end of its space is in use until it is freed, even if
     /// its page was never written, so that [`PageStore::get`] finds none (it was skipped by
     /// [`PageStore::overwrite`], or its allocation was cut short).
     ///
-    /// The free is durable when the call returns. A call costs a small synchronous write to the manifest,
-    /// which calls at the same time share: to free several pages, call [`PageStore::free_pages`], or
-    /// [`Spaces::free`](crate::Spaces::free) for a range. The free is not part of the embedder's log: free a
-    /// page only once the log record that frees it is durable. Waits for all guards of the page, so the
-    /// caller must hold none. Completes even if the future is dropped.
+    /// The free is durable when the call returns: a small synchronous write to the manifest for every 128
+    /// runs of consecutive pages in a space, which calls at the same time share. The numbers stay the
+    /// space's, so [`Spaces::pages`](crate::Spaces::pages) is as before;
+    /// [`Spaces::shrink`](crate::Spaces::shrink) returns their room. The free is not part of the embedder's
+    /// log: free a page only once the log record that frees it is durable. Waits for all guards of the pages,
+    /// so the caller must hold none. Completes even if the future is dropped.
+    /// [`guide`](crate::guide#free-a-page) compares the ways to end a page.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -370,37 +417,26 @@ impl PageStore {
     /// let space = store.spaces().create("t").await?;
     /// let page = store.allocate(space).await?.id();
     /// store.sync().await?;
-    /// store.free(page).await?;
+    /// assert_eq!(store.free(page).await?, 1);
     /// assert!(matches!(store.get(page).await, Err(pagetier::Error::NoSuchPage { .. })));
     /// assert_eq!(store.allocate(space).await?.id(), page);
-    /// // Several pages at once, of any spaces.
-    /// assert_eq!(store.free_pages(&[page]).await?, 1);
+    /// // Several pages at once, and all from number 0 on.
+    /// store.free(&[page]).await?;
+    /// assert_eq!(store.free((space, 0..u32::MAX)).await?, 0);
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
-    /// [`Error::NoSuchPage`] when the page is free already, or lies beyond the end of its space; redo of a
-    /// record that frees the page may ignore it. If another call is freeing the page, it has left memory by
-    /// then. If the manifest cannot be written, the page still exists, but a crash before the next
-    /// [`PageStore::sync`] may free it.
-    pub async fn free(&self, page: PageId) -> Result<(), Error> {
-        match self.free_pages(&[page]).await? {
-            0 => Err(Error::NoSuchPage { page }),
-            _ => Ok(()),
-        }
+    /// A space does not exist, or the manifest cannot be written: the pages still exist, but a crash before
+    /// the next [`PageStore::sync`] may free them. Some of them may have been freed. A page that is free
+    /// already, or lies beyond the end of its space, is none; redo of a record that frees it may ignore that.
+    /// If another call is freeing it, it has left memory when this one returns.
+    pub async fn free(&self, pages: impl Into<Pages>) -> Result<u32, Error> {
+        self.shared.free_pages(pages.into()).await
     }
 
-    /// Frees those of `pages` whose numbers are in use, as [`PageStore::free`] does, with one manifest write
-    /// for every 128 runs of consecutive pages in a space. Returns the number of pages freed.
-    ///
-    /// # Errors
-    /// A space does not exist, or the manifest cannot be written. Some of the pages may have been freed.
-    pub async fn free_pages(&self, pages: &[PageId]) -> Result<u32, Error> {
-        self.shared.free_pages(pages).await
-    }
-
-    /// As [`PageStore::free_pages`], for pages of one space. Calls `recorded` with their number once a crash
+    /// As [`PageStore::free`], for pages of one space. Calls `recorded` with their number once a crash
     /// leaves them free, before it waits for their guards: from then on a log need not know of the free.
     #[doc(hidden)]
     pub async fn free_noting(
@@ -454,101 +490,5 @@ impl PageStore {
     /// A space does not exist ([`Error::NoSuchSpace`]; no page is noted), or the store is closed.
     pub fn free_on_sync(&self, pages: &[PageId]) -> Result<u32, Error> {
         self.shared.condemn(pages)
-    }
-
-    /// As [`PageStore::get`]; the guard keeps the store open instead of borrowing it, for a guard in a
-    /// `'static` task or in a structure beside the store. A store that such a guard holds cannot be closed by
-    /// value: see [`PageStore::shutdown`]. Cancel-safe.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let temporary = tempfile::tempdir()?;
-    /// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
-    /// let store = std::sync::Arc::new(builder.open().await?);
-    /// let space = store.spaces().create("t").await?;
-    /// let id = store.allocate(space).await?.id();
-    /// let page = store.get_owned(id).await?;
-    /// let first = tokio::spawn(async move { page[0] }).await?;
-    /// assert_eq!(first, 0);
-    /// store.get_mut_owned(id).await?[0] = 1;
-    /// // Every call has an owned form.
-    /// let new = store.allocate_owned(space).await?.id();
-    /// store.overwrite_owned(new).await?[0] = 2;
-    /// store.get_or_create_owned(new).await?[0] += 1;
-    /// assert_eq!(store.try_get_owned(new).map(|page| page[0]), Some(3));
-    /// assert!(store.try_get_mut_owned(new).is_some_and(|page| page.store().exists(new)));
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// As [`PageStore::get`].
-    pub async fn get_owned(self: &Arc<Self>, page: PageId) -> Result<OwnedPageRef, Error> {
-        Ok(OwnedPageRef::new(self.get(page).await?, self, self))
-    }
-
-    /// As [`PageStore::get_mut`], with an owned guard: see [`PageStore::get_owned`].
-    ///
-    /// # Errors
-    /// As [`PageStore::get`].
-    pub async fn get_mut_owned(self: &Arc<Self>, page: PageId) -> Result<OwnedPageMut, Error> {
-        Ok(OwnedPageMut::new(self.get_mut(page).await?, self, self))
-    }
-
-    /// As [`PageStore::allocate`], with an owned guard: see [`PageStore::get_owned`].
-    ///
-    /// # Errors
-    /// As [`PageStore::allocate`].
-    pub async fn allocate_owned(self: &Arc<Self>, space: SpaceId) -> Result<OwnedPageMut, Error> {
-        Ok(OwnedPageMut::new(self.allocate(space).await?, self, self))
-    }
-
-    /// As [`PageStore::overwrite`], with an owned guard: see [`PageStore::get_owned`].
-    ///
-    /// # Errors
-    /// As [`PageStore::overwrite`].
-    pub async fn overwrite_owned(self: &Arc<Self>, page: PageId) -> Result<OwnedPageMut, Error> {
-        Ok(OwnedPageMut::new(self.overwrite(page).await?, self, self))
-    }
-
-    /// As [`PageStore::get_or_create`], with an owned guard: see [`PageStore::get_owned`].
-    ///
-    /// # Errors
-    /// As [`PageStore::get_or_create`].
-    pub async fn get_or_create_owned(self: &Arc<Self>, page: PageId) -> Result<OwnedPageMut, Error> {
-        Ok(OwnedPageMut::new(self.get_or_create(page).await?, self, self))
-    }
-
-    /// As [`PageStore::try_get`], with an owned guard: see [`PageStore::get_owned`].
-    #[must_use]
-    pub fn try_get_owned(self: &Arc<Self>, page: PageId) -> Option<OwnedPageRef> {
-        Some(OwnedPageRef::new(self.try_get(page)?, self, self))
-    }
-
-    /// As [`PageStore::try_get_mut`], with an owned guard: see [`PageStore::get_owned`].
-    #[must_use]
-    pub fn try_get_mut_owned(self: &Arc<Self>, page: PageId) -> Option<OwnedPageMut> {
-        Some(OwnedPageMut::new(self.try_get_mut(page)?, self, self))
-    }
-
-    /// As [`PageStore::scan`]; the scan and its guards keep the store open, as with
-    /// [`PageStore::get_owned`].
-    ///
-    /// ```
-    /// # use pagetier::*;
-    /// # async fn example(store: &std::sync::Arc<PageStore>, space: SpaceId)
-    /// # -> Result<(), Box<dyn std::error::Error>> {
-    /// use futures_util::TryStreamExt;
-    ///
-    /// let pages = store.scan_owned(space, 0..u32::MAX).into_stream();
-    /// let sum = pages.try_fold(0, |sum, page| async move { Ok(sum + u64::from(page[0])) }).await?;
-    /// # let _ = sum;
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn scan_owned(self: &Arc<Self>, space: SpaceId, range: Range<u32>) -> OwnedScan {
-        OwnedScan { cursor: self.cursor(space, range), store: Arc::clone(self) }
     }
 }

@@ -1,5 +1,5 @@
 //! The parts of a store's interface. Their methods lie in the rooms: those of [`Spaces`] in `spaces`, of
-//! [`Ssd`] in `ssd`, of the others in `tuning`.
+//! [`Ssd`] in `ssd`, of [`HotSet`] here in `hot_set`, of the others in `tuning`.
 
 use super::page_store::PageStore;
 
@@ -24,7 +24,7 @@ use super::page_store::PageStore;
 /// assert!(store.spaces().hints(space)?.never_to_ssd);
 /// store.allocate(space).await?;
 /// store.spaces().sync(space).await?; // durable, without the pages of other spaces
-/// assert_eq!(store.spaces().free(space, 0..u32::MAX).await?, 1);
+/// assert_eq!(store.free((space, 0..u32::MAX)).await?, 1);
 /// store.spaces().shrink(space).await?;
 /// store.spaces().drop(space).await?;
 /// // A restored engine's log names pages by the number of their space.
@@ -45,7 +45,7 @@ pub struct Spaces<'a>(pub(crate) &'a PageStore);
 ///
 /// # let builder = PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
 /// let store = builder.open().await?;
-/// assert_eq!(store.ssd().state(), SsdState::Active);
+/// assert_eq!(store.stats().ssd.state(), SsdState::Active);
 ///
 /// // Before the SSD is removed: write through it, and write home what it alone holds.
 /// store.ssd().set_mode(SsdMode::WriteThrough).await?;
@@ -57,7 +57,7 @@ pub struct Spaces<'a>(pub(crate) &'a PageStore);
 /// store.ssd().set_mode(SsdMode::Off).await?;
 /// println!("{:?}", events.try_next());
 /// store.ssd().readmit().await?;
-/// assert_eq!(store.ssd().mode(), SsdMode::WriteThrough);
+/// assert_eq!(store.stats().ssd.mode, SsdMode::WriteThrough);
 /// store.ssd().set_write_budget(Some(50 << 30)); // 50 GiB a day
 /// # Ok(())
 /// # }
@@ -70,7 +70,7 @@ pub struct Spaces<'a>(pub(crate) &'a PageStore);
 /// # async fn example(store: &PageStore, log_starts_at: Lsn)
 /// # -> Result<(), Box<dyn std::error::Error>> {
 /// // The log from here on would repair the loss of the SSD.
-/// let repairable = store.ssd().oldest_lsn().is_none_or(|oldest| oldest >= log_starts_at);
+/// let repairable = store.stats().ssd.oldest_lsn.is_none_or(|oldest| oldest >= log_starts_at);
 /// if store.ssd().readmit().await.is_err() && repairable {
 ///     store.ssd().abandon().await?;
 ///     // The engine redoes its log over these pages, then syncs.
@@ -147,3 +147,8 @@ pub struct Trace<'a>(pub(crate) &'a PageStore);
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Estimates<'a>(pub(crate) &'a PageStore);
+
+/// The pages that memory holds: saved to a file and read back, or kept on the HDD by the store itself. See
+/// [`PageStore::hot_set`].
+#[derive(Clone, Copy, Debug)]
+pub struct HotSet<'a>(pub(crate) &'a PageStore);

@@ -5,6 +5,7 @@ use super::hot_state::HotKept;
 use super::lease::Lease;
 use super::manifest_state::ManifestState;
 use super::waiting_frees::WaitingFrees;
+use crate::config::choices::CostSource;
 use crate::config::frozen::Config;
 use crate::error::Error;
 use crate::manifest::changes::Change;
@@ -119,7 +120,10 @@ impl Shared {
         gate: Arc<Gate>,
         lease: Option<Lease>,
     ) -> Arc<Self> {
-        let cost_points = devices.config.options.online_costs;
+        let cost_points = match devices.config.options.costs {
+            CostSource::Online { points, .. } => Some(points),
+            _ => None,
+        };
         let shared = Arc::new(Self {
             pool,
             tier,

@@ -24,6 +24,8 @@ pub struct Stats {
     pub hdd_device: DeviceStats,
     /// The SSD (or the ring's file), by class of I/O.
     pub ssd_device: DeviceStats,
+    /// The backend that serves the HDD: `uring`, `threads`, `emulated`, …
+    pub io_backend: &'static str,
     /// The number of frames in the pool.
     pub frames: u64,
     /// The store's room for growth, and which parts of it are low.
@@ -48,6 +50,7 @@ impl Stats {
             ssd: shared.tier.stats(),
             hdd_device: shared.tier.hdd_device().stats(),
             ssd_device: shared.tier.ssd_device().stats(),
+            io_backend: shared.hdd.backend(),
             frames,
             room: shared.room(),
             hot_set: shared.hot.stats(),

@@ -1,22 +1,18 @@
 //! The calls for the store as a whole: its opening and its end, durability, its parts, its sizes, and views.
 
-use super::hot_set::HotSetReport;
 use super::page_store::PageStore;
-use super::parts::{Estimates, Policies, Spaces, Ssd, Trace};
+use super::parts::{Estimates, HotSet, Policies, Spaces, Ssd, Trace};
 use super::shutdown::{CLOSED_MAX, end};
 use super::stats::Stats;
 use crate::config::builder::Builder;
-use crate::config::replacement::SsdReplacement;
-use crate::error::{Error, HotSetError, OpenError};
+use crate::error::Error;
 use pagetier_bufpool::Tier;
 use pagetier_devio::task;
 use pagetier_page::{LogMark, Lsn, PageId, PageSize};
 use pagetier_policy::Location;
 use pagetier_ssdcache::RecoveryReport;
 use std::future::Future;
-use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// A loss that the embedder's log must cover. See [`PageStore::redo_from`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,21 +25,6 @@ pub enum Loss {
 }
 
 impl PageStore {
-    /// Opens the store in directory `path` with the default options; creates it if it does not exist.
-    ///
-    /// ```
-    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// let store = pagetier::PageStore::open("/var/lib/db").await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// As [`Builder::open`].
-    pub async fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
-        Self::builder().directory(path).open().await
-    }
-
     /// Returns a builder, to open a store with options other than the defaults.
     ///
     /// ```
@@ -339,7 +320,19 @@ impl PageStore {
         Estimates(self)
     }
 
-    // ---- other memory, another SSD ----
+    /// The pages that memory holds, to find them again after a restart.
+    ///
+    /// ```
+    /// # async fn example(store: &pagetier::PageStore) {
+    /// println!("the hottest: {:?}", store.hot_set().pages(10));
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn hot_set(&self) -> HotSet<'_> {
+        HotSet(self)
+    }
+
+    // ---- other memory ----
 
     /// Changes the store's memory budget to `bytes`, and with it the number of frames, while the store is in
     /// use. Returns the number of frames. [`Builder::pool_bytes`](crate::Builder::pool_bytes) says what the
@@ -375,130 +368,6 @@ impl PageStore {
     /// and the size that the pool has reached.
     pub async fn resize_pool(&self, bytes: u64) -> Result<u64, Error> {
         self.shared.resize_pool(bytes).await
-    }
-
-    /// Replaces the SSD while the store is in use: to grow it, to shrink it, or because it is worn. A store
-    /// without an SSD gets its first one. Drains the current SSD so that it holds no only copy, formats the
-    /// new one, and exchanges the two atomically, which the manifest records. The new SSD starts blank. The
-    /// store does not write to the old one again, but keeps it locked until the store is closed. From then
-    /// on, open the store with the new SSD: it does not open with the old one.
-    ///
-    /// A larger SSD has larger tables. They are part of the memory budget, so the pool shrinks before the
-    /// exchange, as by [`PageStore::resize_pool`]; beside a smaller SSD it grows.
-    ///
-    /// The mode does not change: until the exchange the SSD takes no changed pages, as in
-    /// [`SsdMode::WriteThrough`](crate::SsdMode::WriteThrough), and a mode set meanwhile
-    /// ([`Ssd::set_mode`](crate::Ssd::set_mode)) is in force afterwards. Several calls at one time run one
-    /// after the other.
-    ///
-    /// Hold no guards during the call: writes wait for the exchange. Cancel-safe: a call dropped during the
-    /// drain changes nothing; an exchange that has begun completes.
-    ///
-    /// ```
-    /// # use pagetier::*;
-    /// # async fn example(store: &PageStore)
-    /// # -> Result<(), Box<dyn std::error::Error>> {
-    /// use pagetier::SsdReplacement;
-    ///
-    /// store.replace_ssd(SsdReplacement::path("/dev/nvme1n1").bytes(200 << 30)).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::SsdOnlyCopies`] when not everything could be drained; [`Error::Attach`] when the new SSD is
-    /// too small, holds other data, or is in use, by this store or another; [`Error::ReadOnly`] on a
-    /// read-only opening; or when a device failed. The current SSD stays in use. [`Error::Manifest`] when the
-    /// exchange could not be recorded: a later opening may find either SSD in use, so the store refuses
-    /// writes until then.
-    pub async fn replace_ssd(&self, new: SsdReplacement) -> Result<(), Error> {
-        self.shared.replace_ssd(new).await
-    }
-
-    /// At most `max` of the pages in memory, first those that the pool's policy would keep longest.
-    /// [`PageStore::export_hot`] saves them.
-    #[must_use]
-    pub fn hot_set(&self, max: usize) -> Vec<PageId> {
-        self.pool.hottest(max)
-    }
-
-    /// Saves [`PageStore::hot_set`] to the file `path`: one line per page, the hottest first, with the
-    /// space's number and the page's. The file is replaced as a whole.
-    ///
-    /// ```
-    /// # use pagetier::*;
-    /// # async fn example(store: &PageStore, reopened: &PageStore)
-    /// # -> Result<(), Box<dyn std::error::Error>> {
-    /// println!("the hottest: {:?}", store.hot_set(10));
-    /// store.export_hot("/var/lib/db.hot").await?;
-    /// // After a restart:
-    /// let report = reopened.import_hot("/var/lib/db.hot").await?;
-    /// println!("{} of {} pages are in memory", report.loaded, report.listed);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// The file cannot be written.
-    pub async fn export_hot(&self, path: impl AsRef<Path>) -> Result<u64, HotSetError> {
-        self.shared.export_hot(path.as_ref().to_owned()).await
-    }
-
-    /// Reads the pages that a file of [`PageStore::export_hot`] lists into memory, in disk order, and waits
-    /// for them. Like a scan, it does not displace pages in use, and the SSD's policy does not count its
-    /// reads. Skips pages that do not exist or cannot be read. Cancel-safe.
-    ///
-    /// # Errors
-    /// The file cannot be read, or is not a hot set.
-    pub async fn import_hot(&self, path: impl AsRef<Path>) -> Result<HotSetReport, HotSetError> {
-        self.shared.import_hot(path.as_ref().to_owned()).await
-    }
-
-    /// Keeps the hot set on the HDD from now on, until the store is closed: lists the pages in memory and
-    /// those with copies on the SSD every `every` (at least 10 ms; some minutes suffice) and once more at a
-    /// clean close, so that a store that lost its SSD, say with its machine, does not begin cold. Call it at
-    /// every opening, of an engine with a log after redo. Of several calls the last one holds.
-    ///
-    /// First it warms the store up, in the background, from the list of an earlier opening: reads the
-    /// hottest pages into memory, seven eighths of it, then the others as long as the SSD has free slots,
-    /// which they fill. It reads as read-ahead does, so that requests come first, and displaces no page in
-    /// use. [`Stats::hot_set`](crate::stats::Stats::hot_set) and the log report it. Until it has ended, the
-    /// list stays as it is.
-    ///
-    /// The list is in a space of its own, `pagetier-hot-set`, which the first call creates: the space takes
-    /// a number, appears in [`Spaces::list`] and in backups, and may be dropped, which ends the lists. (If
-    /// you restore spaces by number, call this after that.) It takes 8 bytes on the HDD per page listed, at
-    /// most 64 MiB for 8 million pages: of a larger SSD it lists the pages that the policy values most. Pages
-    /// of the list that have changed are written in each round, at most 32 at a time, through the doublewrite
-    /// ring like any page. While it cannot be written (a full disk, a store that refuses writes), the list
-    /// before stays, a warning is logged, and the attempts become rarer, to one an hour. A `sync` or
-    /// `flush_to` at the moment of such an attempt may fail because of the list's page alone, and succeeds
-    /// when repeated. A close waits for the list for at most 2 s, and for a write of it that has begun.
-    ///
-    /// When the SSD fails, the list stays until one is active again, and the store warms that one up from it.
-    /// An opening without an SSD lists the pages in memory. An engine that no longer calls this should drop
-    /// the space: nothing else repairs a page of it that a crash has torn, and backups fail with such a page.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let temporary = tempfile::tempdir()?;
-    /// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
-    /// use std::time::Duration;
-    ///
-    /// let store = builder.open().await?;
-    /// // The engine's redo comes first.
-    /// store.keep_hot_set(Duration::from_secs(300)).await?;
-    /// println!("{:?}", store.stats().hot_set);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::SpaceExists`]: a space of that name has other contents. [`Error::Manifest`]: the space cannot
-    /// be recorded. [`Error::ReadOnly`] on a read-only opening.
-    pub async fn keep_hot_set(&self, every: Duration) -> Result<(), Error> {
-        self.begin_keeping(every).await
     }
 
     // ---- views ----
@@ -541,12 +410,6 @@ impl PageStore {
         self.shared.tier.recovery()
     }
 
-    /// The backend that serves the HDD: `uring`, `threads`, `emulated`, …
-    #[must_use]
-    pub fn io_backend(&self) -> &'static str {
-        self.shared.hdd.backend()
-    }
-
     /// The number of frames: the pages that memory holds at this moment. [`PageStore::resize_pool`] changes
     /// it; [`frames_for`](crate::frames_for) computes it before the store is opened.
     #[must_use]
@@ -562,7 +425,7 @@ impl PageStore {
     }
 
     /// Whether the store owns its volume at this moment: no other machine has taken it over, as far as it
-    /// knows, and it made sure within [`Builder::lease`](crate::Builder::lease). False: every request fails
+    /// knows, and it made sure within its [lease](crate::options::OnHdd::lease). False: every request fails
     /// with [`Error::Fenced`]. An engine that answers from what it has read asks again before it answers, if
     /// the process may have been stopped meanwhile.
     #[must_use]

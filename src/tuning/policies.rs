@@ -3,9 +3,10 @@
 use crate::error::Error;
 use crate::store::parts::Policies;
 use crate::store::shared::Shared;
+use pagetier_devio::Causes;
 use pagetier_page::PageId;
 use pagetier_policy::{
-    Costs, FramePolicyParams, GroupStats, PageCounts, PoolPolicy, SsdPolicy, UnknownPolicy,
+    Costs, FramePolicyParams, GroupStats, PageCounts, PoolPolicy, SlotPolicyParams, SsdPolicy, UnknownPolicy,
 };
 
 impl Policies<'_> {
@@ -15,8 +16,8 @@ impl Policies<'_> {
         self.0.shared.costs()
     }
 
-    /// Sets the device costs for both policies. With [`Builder::online_costs`](crate::Builder::online_costs)
-    /// they apply until the next measurement.
+    /// Sets the device costs for both policies. With
+    /// [`CostSource::Online`](crate::options::CostSource::Online) they apply until the next measurement.
     ///
     /// # Errors
     /// [`Error::BadCosts`] when a cost is not a positive number; the policies keep their costs then.
@@ -66,11 +67,7 @@ impl Policies<'_> {
         // Under the costs' lock: a change of costs comes either before the policy is built, or after it is in
         // use.
         shared.at_costs(|costs| {
-            let params = FramePolicyParams {
-                cluster_pages: shared.config.options.cluster_pages,
-                ..FramePolicyParams::new(shared.frames(), costs)
-            };
-            shared.pool.set_policy(policy.build(&params));
+            shared.pool.set_policy(policy.build(&FramePolicyParams::new(shared.frames(), costs)));
         });
         in_use.pool_policy = policy;
         tracing::info!(%policy, "the pool has a new policy");
@@ -83,7 +80,7 @@ impl Policies<'_> {
         self.0.shared.devices.in_use.lock().pool_policy
     }
 
-    /// Replaces the SSD's policy while the store is in use; `policy` is a value such as [`SsdPolicy::Auto`]
+    /// Replaces the SSD's policy while the store is in use; `policy` is a value such as [`SsdPolicy::None`]
     /// or a name. Any policy may follow any other. The SSD stays warm: its copies keep their slots, even
     /// under a policy that allocates slots in another order, and nothing is drained or formatted. The
     /// previous policy's statistics are lost. Under a policy that writes through, copies that are newer than
@@ -109,8 +106,8 @@ impl Policies<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::UnknownPolicy`]; or the HDD cannot be flushed, or the store refuses writes. The policy in use
-    /// is kept.
+    /// [`Error::UnknownPolicy`]; the HDD cannot be flushed, or the store refuses writes; or the pool cannot
+    /// make room for a longer outqueue. The policy in use is kept.
     pub async fn set_ssd(
         self,
         policy: impl TryInto<SsdPolicy, Error: Into<UnknownPolicy>>,
@@ -130,9 +127,19 @@ impl Policies<'_> {
 
 impl Shared {
     async fn switch_ssd_policy(&self, policy: SsdPolicy) -> Result<(), Error> {
-        let built = policy.build(&self.config.slot_params(self.tier.slots(), self.costs(), self.frames()));
-        self.tier.set_policy(built, |switch| self.pool.with_pages(switch)).await?;
-        self.devices.in_use.lock().ssd_policy = policy;
+        // An outqueue that is longer than the last one takes the room for it from the pool first.
+        self.make_room(self.tier.slots(), policy).await?;
+        let params = SlotPolicyParams::new(self.costs(), self.tier.slots() as usize, self.frames());
+        let zone = policy.zone().get();
+        let switched =
+            self.tier.set_policy(policy.build(&params), zone, |switch| self.pool.with_pages(switch)).await;
+        if switched.is_ok() {
+            self.devices.in_use.lock().ssd_policy = policy;
+        }
+        if let Err(error) = self.fit_pool().await {
+            tracing::warn!(error = %Causes(&error), "the pool keeps its size after the switch of the SSD's policy");
+        }
+        switched?;
         // The costs may have been measured again while the switch waited.
         self.at_costs(|costs| self.tier.set_costs(costs));
         tracing::info!(%policy, "the SSD has a new policy");

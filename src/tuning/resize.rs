@@ -2,36 +2,39 @@
 
 use crate::config::sizes::{pool_for, tables_bytes};
 use crate::error::Error;
+use crate::store::devices::InUse;
 use crate::store::shared::Shared;
+use pagetier_policy::SsdPolicy;
 
 impl Shared {
     /// See [`PageStore::resize_pool`](crate::PageStore::resize_pool).
     pub(crate) async fn resize_pool(&self, bytes: u64) -> Result<u64, Error> {
         drop(self.ending.enter()?);
-        let frames = self.frames_beside(self.tier.slots(), bytes)?;
+        let policy = self.devices.in_use.lock().ssd_policy;
+        let frames = self.frames_beside(self.tier.slots(), policy, bytes)?;
         self.resize(frames).await?;
         self.devices.in_use.lock().pool_bytes = bytes;
         Ok(frames as u64)
     }
 
-    /// Takes from the pool what the tables of an SSD of `slots` slots need of the budget.
-    pub(crate) async fn make_room(&self, slots: u32) -> Result<(), Error> {
+    /// Takes from the pool what the tables of an SSD of `slots` slots under `policy` need of the budget.
+    pub(crate) async fn make_room(&self, slots: u32, policy: SsdPolicy) -> Result<(), Error> {
         let budget = self.devices.in_use.lock().pool_bytes;
-        let frames = self.frames_beside(slots, budget)?;
+        let frames = self.frames_beside(slots, policy, budget)?;
         if frames < self.frames() { self.resize(frames).await } else { Ok(()) }
     }
 
     /// Gives the pool all of the budget that the SSD's tables leave.
     pub(crate) async fn fit_pool(&self) -> Result<(), Error> {
-        let budget = self.devices.in_use.lock().pool_bytes;
-        let frames = self.frames_beside(self.tier.slots(), budget)?;
+        let InUse { pool_bytes, ssd_policy, .. } = *self.devices.in_use.lock();
+        let frames = self.frames_beside(self.tier.slots(), ssd_policy, pool_bytes)?;
         if frames == self.frames() { Ok(()) } else { self.resize(frames).await }
     }
 
     /// The frames of a pool with a budget of `bytes` beside the tables of an SSD.
-    fn frames_beside(&self, slots: u32, bytes: u64) -> Result<usize, Error> {
+    fn frames_beside(&self, slots: u32, policy: SsdPolicy, bytes: u64) -> Result<usize, Error> {
         let slots = u64::from(slots);
-        let tables = tables_bytes(slots, self.config.outqueue_entries(slots));
+        let tables = tables_bytes(slots, policy.outqueue_entries(slots));
         Ok(pool_for(bytes, tables, self.page_size())?.frames)
     }
 

@@ -94,7 +94,6 @@ impl Estimates<'_> {
             pool_policy: self.0.policies().pool(),
             ssd_policy: self.0.policies().ssd(),
             costs: self.0.shared.costs(),
-            cluster_pages: self.0.shared.config.options.cluster_pages,
             page_bytes: self.0.page_size().bytes() as u64,
             sampling,
             pool_factors: options.pool_factors.clone(),

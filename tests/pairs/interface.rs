@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The types whose methods are operations on an open store, as their blocks begin.
-const TYPES: [(&str, &str); 6] = [
+const TYPES: [(&str, &str); 7] = [
     ("PageStore", "impl PageStore {"),
     ("Spaces", "impl Spaces<'_> {"),
     ("Ssd", "impl Ssd<'_> {"),
+    ("HotSet", "impl HotSet<'_> {"),
     ("Policies", "impl Policies<'_> {"),
     ("Estimates", "impl Estimates<'_> {"),
     ("Trace", "impl Trace<'_> {"),
@@ -16,7 +17,6 @@ const TYPES: [(&str, &str); 6] = [
 
 /// Methods that are no operation of the table, and why.
 const EXEMPT: &[(&str, &str)] = &[
-    ("PageStore::open", "there is no store yet"),
     ("PageStore::builder", "there is no store yet"),
     (
         "PageStore::close",
@@ -25,7 +25,7 @@ const EXEMPT: &[(&str, &str)] = &[
     ("PageStore::wait_closed", "waits for the end of a store that was dropped: no other call can overlap"),
     ("PageStore::validate", "for tests; follows every case"),
     ("PageStore::moment", "for tests"),
-    ("PageStore::free_noting", "`free_pages` with a call in between, for the log"),
+    ("PageStore::free_noting", "`free` with a call in between, for the log"),
     ("PageStore::flush_waits_for_guard", "reads two counters, for the log"),
     ("PageStore::export_metrics", "reads the statistics that `views` reads, in a task of its own"),
 ];

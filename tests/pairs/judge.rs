@@ -66,7 +66,7 @@ impl Judged<'_> {
             [one] if self.certain(one) => set(&one).unwrap_or_default(),
             _ => return Ok(()),
         };
-        let mode = self.world.store.ssd().mode();
+        let mode = self.world.store.stats().ssd.mode;
         if mode == expected {
             Ok(())
         } else {

@@ -102,22 +102,15 @@ fn done() -> Ended {
 pub(crate) const PAGE_OPERATIONS: &[Operation] = &[
     Operation {
         name: "get",
-        methods: &[
-            "PageStore::get",
-            "PageStore::get_many",
-            "PageStore::get_owned",
-            "PageStore::try_get",
-            "PageStore::try_get_owned",
-            "PageStore::exists",
-        ],
+        methods: &["PageStore::get", "PageStore::get_many", "PageStore::try_get", "PageStore::exists"],
         run: run!(|w, s| {
             for no in (0..PAGES).step_by(5) {
                 let _ = w.store.exists(w.page(no));
                 drop(w.store.try_get(w.page(no)));
-                drop(w.store.try_get_owned(w.page(no)));
+                drop(w.store.try_get(w.page(no)).map(|page| page.into_owned(&w.store)));
                 exists(w.store.get(w.page(no)).await)?;
             }
-            exists(w.store.get_owned(PageId::new(w.doomed, 1)).await)?;
+            exists(w.store.get(PageId::new(w.doomed, 1)).await.map(|page| page.into_owned(&w.store)))?;
             exists(w.store.get_many(&[w.page(1), w.page(2), w.page(1)]).await)?;
             done()
         }),
@@ -125,12 +118,7 @@ pub(crate) const PAGE_OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "get_mut",
-        methods: &[
-            "PageStore::get_mut",
-            "PageStore::get_mut_owned",
-            "PageStore::try_get_mut",
-            "PageStore::try_get_mut_owned",
-        ],
+        methods: &["PageStore::get_mut", "PageStore::try_get_mut"],
         effects: |w| [of(w, 0..6, Effect::Write), of(w, 60..66, Effect::Write)].concat(),
         run: run!(|w, s| {
             let mut partly = false;
@@ -143,7 +131,7 @@ pub(crate) const PAGE_OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "allocate, with a guard",
-        methods: &["PageStore::allocate", "PageStore::allocate_owned"],
+        methods: &["PageStore::allocate"],
         effects: |w| doomed(w, 0..1, Effect::Write),
         run: run!(|w, s| {
             let mut guard = w.store.get_mut(PageId::new(w.doomed, 0)).await?;
@@ -151,7 +139,7 @@ pub(crate) const PAGE_OPERATIONS: &[Operation] = &[
             let mut new = w.store.allocate(w.full).await?;
             let no = new.id().no;
             fill(&mut new, no, s.version());
-            let mut new = w.store.allocate_owned(w.full).await?;
+            let mut new = w.store.allocate(w.full).await?.into_owned(&w.store);
             let no = new.id().no;
             fill(&mut new, no, s.version());
             drop(new);
@@ -174,10 +162,10 @@ pub(crate) const PAGE_OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "overwrite",
-        methods: &["PageStore::overwrite", "PageStore::overwrite_owned"],
+        methods: &["PageStore::overwrite"],
         effects: |w| of(w, 2..5, Effect::Write),
         run: run!(|w, s| {
-            fill(&mut w.store.overwrite_owned(w.page(2)).await?, 2, s.version());
+            fill(&mut w.store.overwrite(w.page(2)).await?.into_owned(&w.store), 2, s.version());
             for no in 3..5 {
                 fill(&mut w.store.overwrite(w.page(no)).await?, no, s.version());
             }
@@ -187,10 +175,10 @@ pub(crate) const PAGE_OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "recreate",
-        methods: &["PageStore::get_or_create", "PageStore::get_or_create_owned"],
+        methods: &["PageStore::get_or_create"],
         effects: |w| of(w, 4..7, Effect::Write),
         run: run!(|w, s| {
-            fill(&mut w.store.get_or_create_owned(w.page(4)).await?, 4, s.version());
+            fill(&mut w.store.get_or_create(w.page(4)).await?.into_owned(&w.store), 4, s.version());
             for no in 5..7 {
                 fill(&mut w.store.get_or_create(w.page(no)).await?, no, s.version());
             }
@@ -212,12 +200,12 @@ pub(crate) const PAGE_OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "free",
-        methods: &["PageStore::free", "PageStore::free_pages", "PageStore::free_on_sync"],
+        methods: &["PageStore::free", "PageStore::free_on_sync"],
         effects: |w| [of(w, 3..8, Effect::Free), of(w, 70..72, Effect::Free)].concat(),
         run: run!(|w, s| {
-            exists(w.store.free(w.page(3)).await)?;
+            w.store.free(w.page(3)).await?;
             let pages = [4, 5, 6, 7].map(|no| w.page(no));
-            w.store.free_pages(&pages).await?;
+            w.store.free(&pages).await?;
             w.store.free_on_sync(&[70, 71].map(|no| w.page(no)))?;
             // After a failure the next one frees them, at the latest a close.
             let partly = w.store.sync().await.is_err();
@@ -231,7 +219,7 @@ pub(crate) const PAGE_OPERATIONS: &[Operation] = &[
         effects: |w| [of(w, 3..8, Effect::Again), of(w, 60..62, Effect::Again)].concat(),
         run: run!(|w, s| {
             for no in [60, 61, 3, 4, 5, 6, 7] {
-                exists(w.store.free(w.page(no)).await)?;
+                w.store.free(w.page(no)).await?;
                 fill(&mut w.store.overwrite(w.page(no)).await?, no, s.version());
             }
             done()
@@ -240,24 +228,24 @@ pub(crate) const PAGE_OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "free a range",
-        methods: &["Spaces::free"],
+        methods: &["PageStore::free"],
         effects: |w| of(w, 64..PAGES, Effect::Free),
         run: run!(|w, s| {
-            w.store.spaces().free(w.main, 64..PAGES).await?;
+            w.store.free((w.main, 64..PAGES)).await?;
             done()
         }),
         ..PLAIN
     },
     Operation {
         name: "scan",
-        methods: &["PageStore::scan", "PageStore::scan_owned", "PageStore::prefetch"],
+        methods: &["PageStore::scan", "PageStore::prefetch"],
         run: run!(|w, s| {
             w.store.prefetch(&[w.page(100), w.page(101), w.page(20)]);
             let mut scan = w.store.scan(w.main, 0..u32::MAX);
             while let Some(page) = scan.next().await {
                 page?;
             }
-            let mut scan = w.store.scan_owned(w.main, 0..8);
+            let mut scan = w.store.scan(w.main, 0..8).into_owned(&w.store);
             while let Some(page) = scan.next().await {
                 page?;
             }
@@ -339,7 +327,7 @@ pub(crate) const SPACE_OPERATIONS: &[Operation] = &[
         methods: &["Spaces::shrink"],
         effects: |w| of(w, 64..PAGES, Effect::Free),
         run: run!(|w, s| {
-            w.store.spaces().free(w.main, 64..PAGES).await?;
+            w.store.free((w.main, 64..PAGES)).await?;
             w.store.spaces().shrink(w.main).await?;
             done()
         }),
@@ -347,7 +335,7 @@ pub(crate) const SPACE_OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "set hints",
-        methods: &["Spaces::set_hints", "Spaces::hints"],
+        methods: &["Spaces::set_hints"],
         run: run!(|w, s| {
             let hints = SpaceHints::new().never_to_ssd(s == Side::First);
             w.store.spaces().set_hints(w.main, hints)?;
@@ -432,9 +420,10 @@ pub(crate) const SSD_OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "replace the SSD",
-        methods: &["PageStore::replace_ssd"],
+        methods: &["Ssd::replace"],
         run: run!(|w, s| {
-            w.store.replace_ssd(w.disks.next_ssd(s)).await?;
+            let (next, bytes) = w.disks.next_ssd(s);
+            w.store.ssd().replace(next, bytes).await?;
             done()
         }),
         ..PLAIN
@@ -522,22 +511,17 @@ pub(crate) const OTHER_OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "export, import and keep the hot set",
-        methods: &[
-            "PageStore::export_hot",
-            "PageStore::import_hot",
-            "PageStore::hot_set",
-            "PageStore::keep_hot_set",
-        ],
+        methods: &["PageStore::hot_set", "HotSet::pages", "HotSet::export", "HotSet::import", "HotSet::keep"],
         run: run!(|w, s| {
             let path = w.folder.path().join("hot");
             let said = |error: pagetier::errors::HotSetError| Refused {
                 kind: "HotSetError".into(),
                 error: format!("{error:?}"),
             };
-            w.store.export_hot(&path).await.map_err(said)?;
-            w.store.import_hot(&path).await.map_err(said)?;
+            w.store.hot_set().export(&path).await.map_err(said)?;
+            w.store.hot_set().import(&path).await.map_err(said)?;
             let often = std::time::Duration::from_millis(10);
-            w.store.keep_hot_set(often).await?;
+            w.store.hot_set().keep(often).await?;
             tokio::time::sleep(3 * often).await;
             done()
         }),
@@ -564,7 +548,6 @@ pub(crate) const OTHER_OPERATIONS: &[Operation] = &[
             "PageStore::recovery",
             "PageStore::frames",
             "PageStore::page_size",
-            "PageStore::io_backend",
             "PageStore::is_owner",
             "PageStore::ssd",
             "PageStore::spaces",
@@ -573,9 +556,6 @@ pub(crate) const OTHER_OPERATIONS: &[Operation] = &[
             "Spaces::list",
             "Spaces::find",
             "Spaces::pages",
-            "Ssd::mode",
-            "Ssd::state",
-            "Ssd::oldest_lsn",
             "Ssd::events",
             "Ssd::set_write_budget",
             "Policies::costs",
@@ -593,8 +573,17 @@ pub(crate) const OTHER_OPERATIONS: &[Operation] = &[
             for _ in 0..3 {
                 drop((store.stats(), store.why(page), store.location(page), store.recovery()));
                 drop((store.spaces().list(), store.spaces().find("main"), store.spaces().pages(w.main)));
-                drop((store.ssd().oldest_lsn(), store.policies().groups(), store.policies().counts(page)));
-                drop((store.ssd().mode(), store.ssd().state(), store.is_owner(), events.try_next()));
+                drop((
+                    store.stats().ssd.oldest_lsn,
+                    store.policies().groups(),
+                    store.policies().counts(page),
+                ));
+                drop((
+                    store.stats().ssd.mode,
+                    store.stats().ssd.state(),
+                    store.is_owner(),
+                    events.try_next(),
+                ));
                 tokio::task::yield_now().await;
             }
             store.ssd().set_write_budget(None);

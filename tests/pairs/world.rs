@@ -3,7 +3,6 @@
 use crate::fixture::{PAGE, fill, version_of};
 use pagetier::{
     Builder, Error, Lsn, MemoryManifest, OpenError, PageId, PageSize, PageStore, SpaceId, SsdLoss, SsdMode,
-    SsdReplacement,
     backup::BackupOptions,
     errors::{PoolError, TierError},
 };
@@ -86,13 +85,13 @@ impl Disks {
         pagetier_rivals::register();
         PageStore::builder()
             .in_memory(Arc::clone(&self.manifest))
-            .hdd_device(Arc::clone(&self.hdd) as SharedDevice)
-            .ssd_device(Arc::clone(ssd) as SharedDevice)
+            .hdd(Arc::clone(&self.hdd) as SharedDevice)
+            .ssd(Arc::clone(ssd) as SharedDevice)
             .ring_device(Arc::clone(&self.ring) as SharedDevice)
             .page_size(PageSize::MIN)
             .ssd_bytes(bytes)
             .ring_pages(8)
-            .zone_percent(30.0)
+            .ssd_policy("auto:zone=30")
             .exhausted_after(Duration::from_secs(2))
             .pool_bytes(POOL_BYTES)
     }
@@ -131,9 +130,8 @@ impl Disks {
         disks
     }
 
-    pub(crate) fn next_ssd(&self, side: Side) -> SsdReplacement {
-        let device = Arc::clone(&self.next[side as usize]) as SharedDevice;
-        SsdReplacement::device(device).bytes(NEXT_BYTES[side as usize])
+    pub(crate) fn next_ssd(&self, side: Side) -> (SharedDevice, u64) {
+        (Arc::clone(&self.next[side as usize]) as SharedDevice, NEXT_BYTES[side as usize])
     }
 
     pub(crate) fn pool_bytes(&self) -> u64 {

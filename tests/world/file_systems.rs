@@ -171,7 +171,7 @@ async fn lives(place: &Place, crash: bool) {
     store.close().await.unwrap();
     let store = open(place).await;
     // 4. Free pages and a space; other pages get the room.
-    assert_eq!(store.spaces().free(dropped, 0..PAGES / 2).await.unwrap(), PAGES / 2);
+    assert_eq!(store.free((dropped, 0..PAGES / 2)).await.unwrap(), PAGES / 2);
     store.free(PageId::new(kept, pages - 1)).await.unwrap();
     store.spaces().drop(dropped).await.unwrap();
     let more = fill(&store, kept).await;

@@ -2,7 +2,7 @@
 //! or wrong. A store writes only to the directory that it opened, and takes no existing file for a blank one.
 
 use crate::mounted::{SmallDisk, skip};
-use pagetier::{Builder, Error, OpenError, PageId, PageStore, SsdMode, SsdReplacement};
+use pagetier::{Builder, Error, OpenError, PageId, PageStore, SsdMode};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
@@ -305,7 +305,7 @@ async fn one_device_for_both_tiers_is_refused_by_name() {
     // The SSD in use stays so when another one was refused.
     fs::write(at("data"), [7; 8192]).unwrap();
     for other in ["s/hdd.vol", "s/ssd.cache", "data", "s/ssd.cache"] {
-        let refused = store.replace_ssd(SsdReplacement::path(at(other)).bytes(4 << 20)).await;
+        let refused = store.ssd().replace(at(other), 4 << 20).await;
         assert!(matches!(refused, Err(Error::Attach(_))), "{other}: {refused:?}");
     }
     store.close().await.unwrap();
@@ -396,7 +396,7 @@ async fn a_file_with_data_is_never_taken_for_a_blank_one() {
             assert!(refused.as_ref().is_err_and(is_foreign), "{file:?}: {refused:?}");
             assert!(!at("s").exists(), "{file:?}: it left something");
         }
-        let refused = store.replace_ssd(SsdReplacement::path(file).bytes(4 << 20)).await;
+        let refused = store.ssd().replace(file, 4 << 20).await;
         assert!(matches!(&refused, Err(Error::Attach(e)) if is_foreign(e)), "{file:?}: {refused:?}");
         assert_eq!(contents(&at("files")), before, "{file:?}");
     }
@@ -412,7 +412,15 @@ async fn a_file_with_data_is_never_taken_for_a_blank_one() {
     }
     assert_eq!(contents(&at("files")), before);
     // `force` overwrites; files without data need none.
-    builder(&at("forced")).hdd(&files[0]).force(true).open().await.unwrap().close().await.unwrap();
+    builder(&at("forced"))
+        .hdd(&files[0])
+        .create(pagetier::options::Create::Overwriting)
+        .open()
+        .await
+        .unwrap()
+        .close()
+        .await
+        .unwrap();
     fs::write(at("empty"), []).unwrap();
     File::create(at("hole")).unwrap().set_len(1 << 30).unwrap();
     let blank = builder(&at("blank")).hdd(at("hole")).ssd(at("empty")).open().await;
@@ -432,7 +440,7 @@ async fn a_refused_opening_leaves_nothing_behind() {
         builder(&at("a/b/c")).ssd_bytes(1000).open().await,
         builder(&at("a/b/c")).hdd(at("folder/")).open().await,
         builder(&at("a/b/c")).hdd(outer.path()).open().await,
-        builder(&at("a/b/c")).create(false).open().await,
+        builder(&at("a/b/c")).create(pagetier::options::Create::Never).open().await,
         builder(&at("a/b/c")).open_read_only().await,
     ] {
         let error = refused.unwrap_err();
@@ -450,7 +458,7 @@ async fn a_refused_opening_leaves_nothing_behind() {
     fs::rename(at("ssd"), at("s/ssd.cache")).unwrap();
     // An SSD that is not put into use.
     let store = builder(&at("s")).open().await.unwrap();
-    let refused = store.replace_ssd(SsdReplacement::path(at("small")).bytes(10_000)).await;
+    let refused = store.ssd().replace(at("small"), 10_000).await;
     assert!(refused.is_err() && !at("small").exists());
     store.close().await.unwrap();
     open(&at("s")).await.close().await.unwrap();
@@ -466,7 +474,7 @@ async fn a_missing_manifest_is_named() {
     let before = contents(&directory);
     for refused in [
         builder(&directory).open().await.map(drop),
-        builder(&directory).create(false).open().await.map(drop),
+        builder(&directory).create(pagetier::options::Create::Never).open().await.map(drop),
         builder(&directory).open_read_only().await.map(drop),
         builder(&directory).inspect().await.map(drop),
     ] {

@@ -235,8 +235,8 @@ fn blocking_forks(directory: &Path) {
         let directory = directory.join(no.to_string());
         let mut store = Some(pagetier::blocking::PageStore::open(builder(&directory, io)).unwrap());
         let open = store.as_ref().unwrap();
-        open.block_on(async { fill(open.store(), 1).await.unwrap() });
-        let space = open.store().spaces().find("t").unwrap();
+        open.block_on(async { fill(open, 1).await.unwrap() });
+        let space = open.spaces().find("t").unwrap();
         let forked = fork(|| {
             let copy = store.take().unwrap();
             assert!(matches!(copy.get(PageId::new(space, 1)), Err(Error::Forked { .. })));
@@ -245,7 +245,7 @@ fn blocking_forks(directory: &Path) {
         });
         ended_well(forked);
         let store = store.unwrap();
-        store.block_on(async { fill(store.store(), 2).await.unwrap() });
+        store.block_on(async { fill(&store, 2).await.unwrap() });
         store.close().unwrap();
         nothing_is_lost(&directory, 2);
     }
@@ -469,7 +469,7 @@ fn refused_setup(directory: &Path, errno: i32) {
     }
     one_thread().block_on(async {
         let store = builder(directory, Backend::Auto).open().await.unwrap();
-        assert_eq!(store.io_backend(), "threads");
+        assert_eq!(store.stats().io_backend, "threads");
         fill(&store, 1).await.unwrap();
         store.close().await.unwrap();
         let refused = builder(directory, Backend::Uring).open().await.unwrap_err();
@@ -496,7 +496,7 @@ fn refused_later(directory: &Path, errno: i32) {
                 busy.await.unwrap().unwrap();
                 fill(&store, 2).await.unwrap();
                 check(&store, 2).await;
-                assert!(workers == 1 || store.io_backend() == "threads");
+                assert!(workers == 1 || store.stats().io_backend == "threads");
             }
             Arc::into_inner(store).unwrap().close().await.unwrap();
         });

@@ -161,7 +161,7 @@ impl Caches {
 async fn resident_store() -> PageStore {
     let store = PageStore::builder()
         .in_memory(Arc::new(MemoryManifest::default()))
-        .hdd_device(Arc::new(MemoryDevice::new("hdd", 0)))
+        .hdd(Arc::new(MemoryDevice::new("hdd", 0)))
         .ssd_bytes(0)
         .pool_bytes(u64::from(PAGES) * PAGE_BYTES as u64 * 9 / 8)
         .open()

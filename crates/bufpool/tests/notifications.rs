@@ -93,7 +93,7 @@ impl FramePolicy for Recording {
 
 /// That of a policy which adapts.
 fn a_choice() -> Option<PolicyChoice> {
-    SsdPolicy::Auto.build(&SlotPolicyParams::new(Costs::PAPER, FRAMES, FRAMES)).choice()
+    SsdPolicy::default().build(&SlotPolicyParams::new(Costs::PAPER, FRAMES, FRAMES)).choice()
 }
 
 fn start(tier: &Arc<Memory>) -> (Pool<Memory>, Notes) {

@@ -4,8 +4,7 @@ use crate::request::{Answer, Progress, Refused, Request};
 use pagetier::errors::Causes;
 use pagetier::scrub::{ScrubOptions, ScrubReport};
 use pagetier::{
-    DrainOptions, DrainReport, PageStore, PoolPolicy, SpaceInfo, SsdMode, SsdPolicy, SsdReplacement,
-    ssd_bytes_for,
+    DrainOptions, DrainReport, PageStore, PoolPolicy, SpaceInfo, SsdMode, SsdPolicy, ssd_bytes_for,
 };
 use rustix::fs::OFlags;
 use serde_json::{Value, json};
@@ -125,7 +124,7 @@ impl Drained {
 }
 
 async fn drain(store: &PageStore, off: bool, report: Report) -> Result<Answer, Refused> {
-    if store.ssd().mode() == SsdMode::Off {
+    if store.stats().ssd.mode == SsdMode::Off {
         let value = json!({
             "written": 0, "left": 0, "since": 0, "failed": 0, "stopped_by": null, "off": true,
         });
@@ -195,7 +194,7 @@ async fn attach(
     bytes: Option<u64>,
     report: Report,
 ) -> Result<Answer, Refused> {
-    if store.ssd().mode() != SsdMode::Off {
+    if store.stats().ssd.mode != SsdMode::Off {
         let why = "the store has an SSD: replace-ssd exchanges it, drain --off takes it out of use";
         return Err(Refused::because(why));
     }
@@ -212,12 +211,12 @@ async fn attach(
         return Ok(done(json!({"ssd": null, "slots": slots}), text));
     };
     let bytes = size(bytes, &path).await?.unwrap_or(NEW_BYTES);
-    store.replace_ssd(SsdReplacement::path(&path).bytes(bytes)).await?;
+    store.ssd().replace(&path, bytes).await?;
     Ok(in_use(&path, bytes))
 }
 
 async fn readmit(store: &PageStore, report: Report) -> Result<Answer, Refused> {
-    let formatted = store.ssd().mode() == SsdMode::Off;
+    let formatted = store.stats().ssd.mode == SsdMode::Off;
     report(Progress::new("readmitting", 0, 0));
     let readmitted = store.ssd().readmit().await?;
     let (reverted, lost) = (readmitted.reverted.len(), readmitted.lost.len());
@@ -240,7 +239,7 @@ async fn replace(
     report: Report,
 ) -> Result<Answer, Refused> {
     let size = size(bytes, with).await?;
-    if store.ssd().mode() == SsdMode::Off {
+    if store.stats().ssd.mode == SsdMode::Off {
         return Err(Refused::because("the store has no SSD to replace; attach puts one into use"));
     }
     let bytes = size.unwrap_or_else(|| ssd_bytes_for(store.stats().ssd.slots, store.page_size()));
@@ -251,7 +250,7 @@ async fn replace(
         return Ok(drained.answer(store));
     }
     report(Progress::new("exchanging", 0, 0));
-    store.replace_ssd(SsdReplacement::path(with).bytes(bytes)).await?;
+    store.ssd().replace(with, bytes).await?;
     Ok(in_use(with, bytes))
 }
 

@@ -30,7 +30,7 @@ async fn a_client_that_breaks_off_stops_its_drain_and_loses_nothing() {
         sleep(Duration::from_millis(10)).await;
     }
     world.hdd.clear_faults();
-    assert_eq!(world.store.ssd().mode(), SsdMode::WriteBack);
+    assert_eq!(world.store.stats().ssd.mode, SsdMode::WriteBack);
     world.has(|_| 1).await;
     // It can be asked for again.
     assert_eq!(world.done(Request::Drain { off: false }).await.value["left"], 0);
@@ -55,7 +55,7 @@ async fn two_clients_do_not_disturb_each_other() {
         let attach = || world.ask(Request::Attach { ssd: None, bytes: None });
         let (one, two) = tokio::join!(attach(), attach());
         assert!(one.is_ok() || two.is_ok(), "{one:?} {two:?}");
-        assert_eq!(world.store.ssd().mode(), SsdMode::WriteBack);
+        assert_eq!(world.store.stats().ssd.mode, SsdMode::WriteBack);
     }
     // Several requests over one connection.
     let mut client = world.client().await;

@@ -22,10 +22,10 @@ async fn every_verb(world: &World) {
     assert_eq!((&stat.value["spaces"][0]["name"], &stat.value["lost_pages"]), (&"t".into(), &0.into()));
     let drained = world.done(Request::Drain { off: false }).await;
     assert_eq!((&drained.value["left"], &drained.value["off"]), (&0.into(), &false.into()));
-    assert_eq!(store.ssd().mode(), SsdMode::WriteBack);
+    assert_eq!(store.stats().ssd.mode, SsdMode::WriteBack);
     for to in [SsdMode::ReadOnly, SsdMode::WriteThrough, SsdMode::WriteBack] {
         world.done(mode(to)).await;
-        assert_eq!(store.ssd().mode(), to);
+        assert_eq!(store.stats().ssd.mode, to);
     }
     let scrubbed = world.done(Request::Scrub { pages_per_second: 0.0, heal: true }).await;
     assert_eq!(scrubbed.value["damaged"], 0);
@@ -45,7 +45,7 @@ async fn every_verb(world: &World) {
     world.done(Request::Shrink { space: Some("t".into()), all: false }).await;
     // The SSD goes, comes back, and is replaced.
     assert_eq!(world.done(Request::Drain { off: true }).await.value["off"], true);
-    assert_eq!(store.ssd().mode(), SsdMode::Off);
+    assert_eq!(store.stats().ssd.mode, SsdMode::Off);
     assert_eq!(world.done(Request::Drain { off: true }).await.text, "the store has no SSD\n");
     world.done(Request::Attach { ssd: None, bytes: None }).await;
     world.done(mode(SsdMode::Off)).await;
@@ -156,7 +156,7 @@ async fn while_the_ssd_fails(verb: Request) -> u32 {
     // It ends, whatever it leads to: the store says what it can do without its SSD.
     let (answer, ()) = tokio::join!(world.ask(verb.clone()), fails);
     // Unless the SSD was gone from use before it failed.
-    if world.store.ssd().mode() != SsdMode::Off {
+    if world.store.stats().ssd.mode != SsdMode::Off {
         let again = world.ask(verb.clone()).await;
         failed += u32::from(!answer.is_ok_and(|answer| answer.complete));
         failed += u32::from(!again.is_ok_and(|answer| answer.complete));

@@ -44,8 +44,8 @@ impl World {
         let (hdd, ssd, ring) = (device("hdd", 1), device("ssd", 2), device("ring", 3));
         let store = PageStore::builder()
             .in_memory(Arc::new(MemoryManifest::default()))
-            .hdd_device(Arc::clone(&hdd) as SharedDevice)
-            .ssd_device(Arc::clone(&ssd) as SharedDevice)
+            .hdd(Arc::clone(&hdd) as SharedDevice)
+            .ssd(Arc::clone(&ssd) as SharedDevice)
             .ring_device(ring as SharedDevice)
             .page_size(PageSize::MIN)
             .ssd_bytes(160 * 4096)

@@ -23,7 +23,8 @@ pub struct GhostParams {
     pub pool_pages: u32,
     /// The SSD's present size in slots.
     pub ssd_pages: u32,
-    /// Pages per cluster: for policies that write in clusters, and for counting cluster switches.
+    /// Pages per cluster: for policies that write in clusters and whose names say no other number, and for
+    /// counting cluster switches.
     pub cluster_pages: u32,
     /// The size of a page, in bytes, for reports.
     pub page_bytes: u64,
@@ -186,10 +187,13 @@ fn ghost(params: &GhostParams, pool_pages: u32, ssd_pages: u32) -> Result<Ghost,
     let defaults = TierParams::new(frames, slots);
     let look_ahead = ((defaults.look_ahead as f64 * rate).round() as usize).max(1);
     let (costs, cluster_pages) = (params.costs, params.cluster_pages);
-    let tiers = TierParams { costs, look_ahead, clock_rate: 1.0 / rate, cluster_pages, ..defaults };
+    let zone_share = params.ssd_policy.zone().get() / 100.0;
+    let tiers =
+        TierParams { costs, look_ahead, clock_rate: 1.0 / rate, cluster_pages, zone_share, ..defaults };
     let defaults = FramePolicyParams::new(frames as usize, costs);
     let pool = FramePolicyParams { cluster_pages, ..defaults };
     let pool = params.pool_policy.build(&pool);
-    let ssd = params.ssd_policy.build(&SlotPolicyParams::new(params.costs, slots as usize, frames as usize));
+    let ssd_policy = params.ssd_policy.for_share(rate);
+    let ssd = ssd_policy.build(&SlotPolicyParams::new(params.costs, slots as usize, frames as usize));
     Ok(Ghost { pool_pages, ssd_pages, tiers: Tiers::new(tiers, pool, ssd), marks: Default::default() })
 }

@@ -7,7 +7,9 @@ use crate::durable;
 use crate::error::KvError;
 use crate::kv::Kv;
 use crate::options::Options;
-use pagetier::{Builder, OpenError, PageSize, PageStore};
+use pagetier::{
+    Builder, OpenError, PageSize, PageStore, options::CostSource, options::Create, options::OnHdd,
+};
 use pagetier_btree::Tree;
 use pagetier_wal::{Keep, LoggedStore, Wal, WalOptions};
 use std::sync::Arc;
@@ -48,26 +50,27 @@ impl Kv {
         if keep && in_dir && !survives.exists() {
             durable::create_file(&survives)?;
         }
-        let mut builder = PageStore::builder().directory(&pages).create(options.create);
+        let create = if options.create { Create::OnBlank } else { Create::Never };
+        let mut builder = PageStore::builder().directory(&pages).create(create);
         builder = builder.pool_bytes(options.pool_bytes);
         builder = builder.accept_ssd_loss(options.accept_ssd_loss).accept_log_loss(options.accept_log_loss);
-        if let Some(length) = options.lease {
-            builder = builder.lease(length);
-        }
         let ssd = options.ssd.clone().unwrap_or_else(|| pages.join("ssd.cache"));
         let gone = options.accept_ssd_loss && !wal.is_new() && !ssd.exists();
         if let Some(bytes) = options.ssd_bytes.or(gone.then_some(0)) {
             builder = builder.ssd_bytes(bytes);
         }
         if let Some(bytes) = options.page_bytes {
-            builder = builder.page_bytes(bytes);
+            builder = builder.page_size(PageSize::new(bytes).map_err(OpenError::from)?);
         }
         if let Some(hdd) = &options.hdd {
             builder = builder.hdd(hdd);
         }
         if let Some(device) = &options.hdd_device {
             // What a page costs there is anyone's guess, and changes with the cluster's load.
-            builder = builder.hdd_device(Arc::clone(device)).manifest_on_hdd(true).online_costs(COST_POINTS);
+            let manifest = OnHdd::default();
+            let manifest = options.lease.map_or(manifest, |length| manifest.lease(length));
+            builder = builder.hdd(Arc::clone(device)).manifest(manifest);
+            builder = builder.costs(CostSource::online(COST_POINTS));
         }
         if let Some(ssd) = &options.ssd {
             builder = builder.ssd(ssd);
@@ -76,7 +79,7 @@ impl Kv {
         if options.hdd_device.is_some() {
             // For the machine that opens the device next, whose SSD is blank. Without a list it begins cold:
             // no reason not to open, say on a full volume.
-            let _ = kv.logged.keep_hot_set(HOT_SET_EVERY).await;
+            let _ = kv.logged.hot_set().keep(HOT_SET_EVERY).await;
         }
         if options.control_socket {
             match pagetier_control::listen(kv.logged.store(), &pages).await {

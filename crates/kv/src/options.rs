@@ -122,7 +122,7 @@ impl Options {
     }
 
     /// How long a store whose homes are a device serves pages after it last made sure that it owns them: see
-    /// [`pagetier::Builder::lease`]. Default: 10 s.
+    /// [`pagetier::options::OnHdd::lease`]. Default: 10 s.
     pub fn lease(mut self, length: Duration) -> Self {
         self.lease = Some(length);
         self

@@ -162,7 +162,7 @@ async fn without_its_ssd(keep: Keep, clean: bool) -> World {
         // The last version of every entry is 5.
         put_all(&kv, 0..1_000, 2 + round).await;
     }
-    assert!(kv.store().ssd().oldest_lsn().is_some(), "nothing is on the SSD alone");
+    assert!(kv.store().stats().ssd.oldest_lsn.is_some(), "nothing is on the SSD alone");
     if clean {
         kv.close().await.unwrap();
         world.restart(false, &mut SmallRng::seed_from_u64(2));
@@ -267,7 +267,7 @@ async fn an_ssd_that_disappears_under_load_and_comes_back_costs_no_confirmed_cha
         put_all(&kv, 0..1_500, 1).await;
         kv.store().sync().await.unwrap();
         put_all(&kv, 0..1_500, 2).await;
-        assert!(kv.store().ssd().oldest_lsn().is_some(), "nothing is on the SSD alone");
+        assert!(kv.store().stats().ssd.oldest_lsn.is_some(), "nothing is on the SSD alone");
         let mut confirmed = vec![false; 1_500];
         for number in 0..900 {
             if number == 300 {

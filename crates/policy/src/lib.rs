@@ -11,6 +11,7 @@ mod choosing;
 #[doc(hidden)]
 pub mod collections;
 pub mod custom;
+mod numbers;
 pub mod pool;
 pub mod ssd;
 mod types;
@@ -21,6 +22,7 @@ pub use choosing::PolicyChoice;
 pub use collections::page_index::PageIndex;
 pub use collections::slot_pages::SlotPages;
 pub use custom::{Catalogue, PoolPolicyFactory, SsdPolicyFactory, register};
+pub use numbers::{GroupWidth, NotANumber, ZonePercent};
 pub use pool::{CLUSTER_PAGES, CLUSTER_PAGES_MAX, FramePolicy, FramePolicyParams, FrameState};
 pub use ssd::{Cause, GroupStats, PageCounts, SlotPolicy, SlotPolicyParams, SsdSetting, Verdict};
 pub use types::{Access, CleanReason, Costs, FrameId, Location, Millis, PageId, SlotId, SpaceId};

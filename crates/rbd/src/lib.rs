@@ -9,8 +9,8 @@
 //! let homes = cluster.open("rbd/homes".parse()?, ImageOptions::default()).await?;
 //! let store = pagetier::PageStore::builder()
 //!     .directory("store")
-//!     .hdd_device(Arc::new(homes))
-//!     .manifest_on_hdd(true)
+//!     .hdd(Arc::new(homes))
+//!     .manifest(pagetier::options::OnHdd::default())
 //!     .open()
 //!     .await?;
 //! store.close().await?;
@@ -32,8 +32,9 @@
 //! thread meanwhile. A warning names the cluster's own diagnosis. With [`ConnectOptions::io_timeout`] the
 //! operation fails instead.
 //!
-//! **Another machine.** With `manifest_on_hdd(true)` the image has all that another machine needs to open the
-//! store, apart from the engine's log: `pagetier_wal::Wal::on_device` keeps that on an image of its own.
+//! **Another machine.** With its manifest on the HDD (`OnHdd`) the image has all that another machine needs
+//! to open the store, apart from the engine's log: `pagetier_wal::Wal::on_device` keeps that on an image of
+//! its own.
 //!
 //! [`DeviceErrorKind::Fenced`]: pagetier_devio::DeviceErrorKind::Fenced
 

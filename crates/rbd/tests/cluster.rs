@@ -207,7 +207,7 @@ async fn a_store_has_its_homes_on_an_image() {
     let folder = tempfile::tempdir().unwrap();
     let open = async |take_over| {
         let homes = cluster.open(name.clone(), ImageOptions::default().take_over(take_over)).await.unwrap();
-        let builder = PageStore::builder().directory(folder.path().join("store")).hdd_device(Arc::new(homes));
+        let builder = PageStore::builder().directory(folder.path().join("store")).hdd(Arc::new(homes));
         builder.ssd(folder.path().join("ssd")).ssd_bytes(8 << 20).pool_bytes(4 << 20).open().await.unwrap()
     };
     let store = open(false).await;
@@ -251,10 +251,10 @@ async fn a_snapshot_is_read_while_its_image_is_in_use() {
         async |name: &ImageName| cluster.open(name.clone(), ImageOptions::default().read_only(true)).await;
     let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let on = |dir: &tempfile::TempDir| {
-        PageStore::builder().directory(dir.path()).manifest_on_hdd(true).pool_bytes(4 << 20)
+        PageStore::builder().directory(dir.path()).manifest(pagetier::options::OnHdd::default()).pool_bytes(4 << 20)
     };
     let homes = open(&cluster, &name).await.unwrap();
-    let store = on(&dir).hdd_device(Arc::new(homes)).ssd_bytes(0).open().await.unwrap();
+    let store = on(&dir).hdd(Arc::new(homes)).ssd_bytes(0).open().await.unwrap();
     let space = store.spaces().create("t").await.unwrap();
     for no in 0..100_u32 {
         store.allocate(space).await.unwrap()[..4].copy_from_slice(&no.to_le_bytes());
@@ -270,7 +270,7 @@ async fn a_snapshot_is_read_while_its_image_is_in_use() {
     assert!(matches!(as_owner, RbdError::Snapshot(_)), "{as_owner}");
     let old = reading(&snapshot).await.unwrap();
     assert!(old.write(0, page(1), IoClass::Clean).await.result.is_err());
-    let old = on(&elsewhere).hdd_device(Arc::new(old)).open_read_only().await.unwrap();
+    let old = on(&elsewhere).hdd(Arc::new(old)).open_read_only().await.unwrap();
     for no in 0..100_u32 {
         assert_eq!(old.get(PageId::new(space, no)).await.unwrap()[..4], no.to_le_bytes());
     }
@@ -278,7 +278,7 @@ async fn a_snapshot_is_read_while_its_image_is_in_use() {
     store.close().await.unwrap();
     cluster.closed().await;
     let now = reading(&name).await.unwrap();
-    let now = on(&elsewhere).hdd_device(Arc::new(now)).open_read_only().await.unwrap();
+    let now = on(&elsewhere).hdd(Arc::new(now)).open_read_only().await.unwrap();
     assert_eq!(now.get(PageId::new(space, 7)).await.unwrap()[..4], [0xFF; 4]);
     // Who only reads keeps no owner out.
     drop(open(&cluster, &name).await.unwrap());

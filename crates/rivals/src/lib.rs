@@ -22,7 +22,7 @@ pub mod ssd;
 pub use pool::{RivalPool, WindowPercent};
 pub use ssd::RivalSsd;
 
-use pagetier_policy::{Catalogue, PoolPolicy, SsdPolicy};
+use pagetier_policy::{Catalogue, PoolPolicy, SsdPolicy, ZonePercent};
 
 /// Makes the policies known to this process by name. A program calls it once, before it reads the names of
 /// policies; further calls change nothing.
@@ -53,7 +53,11 @@ pub const SSD_POLICIES: &[SsdPolicy] = &{
     let mut all = [SsdPolicy::None; CORE + RivalSsd::ALL.len() + 1];
     let mut at = 0;
     while at < all.len() - 1 {
-        all[at] = if at < CORE { SsdPolicy::ALL[at] } else { SsdPolicy::Custom(&RivalSsd::ALL[at - CORE]) };
+        all[at] = if at < CORE {
+            SsdPolicy::ALL[at]
+        } else {
+            SsdPolicy::Custom(&RivalSsd::ALL[at - CORE], ZonePercent::DEFAULT)
+        };
         at += 1;
     }
     all

@@ -60,14 +60,14 @@ pub(crate) struct Devices {
 impl Devices {
     /// Options that open the store as it is.
     pub(crate) fn builder(&self) -> Builder {
-        let mut builder = PageStore::builder().directory(&self.dir).create(false);
+        let mut builder = PageStore::builder().directory(&self.dir).create(pagetier::options::Create::Never);
         if let Some(device) = &self.hdd_device {
-            builder = builder.hdd_device(SharedDevice::clone(device));
+            builder = builder.hdd(SharedDevice::clone(device));
         } else if let Some(hdd) = &self.hdd {
             builder = builder.hdd(hdd);
         }
         if self.hdd.is_some() && !self.dir.join("manifest.json").exists() {
-            builder = builder.manifest_on_hdd(true);
+            builder = builder.manifest(pagetier::options::OnHdd::default());
         }
         if let Some(ssd) = &self.ssd {
             builder = builder.ssd(ssd);

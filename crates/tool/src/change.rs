@@ -48,7 +48,7 @@ pub(crate) fn new_store(
     let mut builder = PageStore::builder().directory(dir).ssd_bytes(ssd_mib.unwrap_or(0) << 20);
     builder = match hdd {
         // With its manifest: nothing of the store is to be on this machine alone.
-        Some((_, Some(device))) => builder.hdd_device(device).manifest_on_hdd(true),
+        Some((_, Some(device))) => builder.hdd(device).manifest(pagetier::options::OnHdd::default()),
         Some((path, None)) => builder.hdd(path),
         None => builder,
     };

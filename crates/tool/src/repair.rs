@@ -27,7 +27,7 @@ pub(crate) async fn repair(
     }
     let store = place.writable().open().await?;
     let recovered = store.recovery();
-    let has_ssd = store.ssd().mode() != SsdMode::Off;
+    let has_ssd = store.stats().ssd.mode != SsdMode::Off;
     let repaired = async {
         let first = scrubbed(&store).await?;
         let fetched = match from {

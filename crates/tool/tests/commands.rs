@@ -63,7 +63,8 @@ fn a_store_whose_manifest_is_on_the_hdd_is_named_by_its_hdd() {
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (at, volume, elsewhere, chain) = (path("store"), path("volume"), path("elsewhere"), path("chain"));
     runtime().block_on(async {
-        let builder = PageStore::builder().directory(&at).hdd(&volume).manifest_on_hdd(true);
+        let builder =
+            PageStore::builder().directory(&at).hdd(&volume).manifest(pagetier::options::OnHdd::default());
         let store = builder.ssd_bytes(8 << 20).pool_bytes(8 << 20).open().await.unwrap();
         let space = store.spaces().create("t").await.unwrap();
         write(&store, space, 1).await;
@@ -149,7 +150,7 @@ fn a_drained_store_opens_without_its_ssd() {
     runtime().block_on(async {
         let store = PageStore::builder().directory(&store).ssd_bytes(0).open().await.unwrap();
         let page = store.get(PageId::new(store.spaces().find("t").unwrap(), 9)).await.unwrap();
-        assert_eq!((page[0], store.ssd().mode()), (2, SsdMode::Off));
+        assert_eq!((page[0], store.stats().ssd.mode), (2, SsdMode::Off));
     });
 }
 
@@ -180,7 +181,7 @@ fn a_chain_of_backups_is_made_and_restored() {
         let places: &[&str] = if byte == 2 { &[] } else { &devices[..4] };
         assert_eq!(json(&[&["verify", &path(name)], places].concat()).0, 0);
         runtime().block_on(async {
-            let store = PageStore::builder().directory(path(name)).create(false);
+            let store = PageStore::builder().directory(path(name)).create(pagetier::options::Create::Never);
             let store = match byte {
                 2 => store.ssd_bytes(0),
                 _ => store.hdd(&hdd).ssd(&ssd).ssd_bytes(8 << 20),
@@ -287,7 +288,7 @@ fn free_pages_and_room_are_shown_and_damage_names_its_space() {
     runtime().block_on(async {
         let open = open(&store).await;
         let space = open.spaces().find("t").unwrap();
-        open.spaces().free(space, 100..180).await.unwrap();
+        open.free((space, 100..180)).await.unwrap();
         open.close().await.unwrap();
     });
     let at = store.to_str().unwrap();

@@ -72,7 +72,7 @@ fn every_verb_asks_the_process_that_has_the_store_open() {
     assert_eq!((code, &drained["left"]), (0, &0.into()), "{drained}");
     for mode in [SsdMode::WriteThrough, SsdMode::ReadOnly, SsdMode::WriteBack] {
         assert_eq!(json(&["set-mode", at, "--mode", &mode.to_string()]).0, 0);
-        assert_eq!(store.ssd().mode(), mode);
+        assert_eq!(store.stats().ssd.mode, mode);
     }
     assert_eq!(json(&["scrub", at, "--pages-per-second", "0"]).1["damaged"], 0);
     let (_, set) = json(&["set-policy", at, "--pool", "lru", "--ssd-policy", "cac"]);
@@ -91,7 +91,7 @@ fn every_verb_asks_the_process_that_has_the_store_open() {
     assert!(replaced.status.success(), "{}", said(&replaced));
     assert!(running.dir.path().join("other").exists());
     assert_eq!(json(&["drain", at, "--off"]).1["off"], true);
-    assert_eq!(store.ssd().mode(), SsdMode::Off);
+    assert_eq!(store.stats().ssd.mode, SsdMode::Off);
     let third = running.dir.path().join("third");
     assert_eq!(json(&["attach", at, "--ssd", text(&third), "--ssd-mib", "4"]).1["bytes"], 4 << 20);
     assert_eq!(json(&["set-mode", at, "--mode", "off"]).1["off"], true);

@@ -92,8 +92,13 @@ pub(crate) fn damage(file: &Path, from: u64, page: u32) -> usize {
 /// Opens the store and reads every page: its version, or why it cannot be read.
 pub(crate) fn contents_of_pages(dir: &Path) -> Vec<(u32, Result<u32, String>)> {
     runtime().block_on(async {
-        let store =
-            PageStore::builder().directory(dir).create(false).pool_bytes(32 << 20).open().await.unwrap();
+        let store = PageStore::builder()
+            .directory(dir)
+            .create(pagetier::options::Create::Never)
+            .pool_bytes(32 << 20)
+            .open()
+            .await
+            .unwrap();
         let space = store.spaces().find("t").unwrap();
         let mut all = Vec::new();
         for no in 0..PAGES {

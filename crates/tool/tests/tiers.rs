@@ -16,10 +16,13 @@ fn text(path: &Path) -> &str {
 /// Checks that the store opens with the SSD at `ssd`, or with none, and has every page in version 2.
 fn is_whole(store: &Path, ssd: Option<&Path>, what: &str) {
     runtime().block_on(async {
-        let builder = PageStore::builder().directory(store).create(false).pool_bytes(4 << 20);
+        let builder = PageStore::builder()
+            .directory(store)
+            .create(pagetier::options::Create::Never)
+            .pool_bytes(4 << 20);
         let builder = if let Some(ssd) = ssd { builder.ssd(ssd) } else { builder };
         let open = builder.open_read_only().await.unwrap_or_else(|error| panic!("{what}: {error}"));
-        assert_eq!(open.ssd().mode() == SsdMode::Off, ssd.is_none(), "{what}");
+        assert_eq!(open.stats().ssd.mode == SsdMode::Off, ssd.is_none(), "{what}");
         assert!(open.ssd().loss().is_none(), "{what}");
         let space = open.spaces().find("t").unwrap();
         for no in 0..PAGES {
@@ -152,7 +155,7 @@ fn a_shrunken_space_returns_the_room_of_its_free_pages() {
         runtime().block_on(async {
             let open = open(&store).await;
             let space = open.spaces().find("t").unwrap();
-            open.spaces().free(space, 64..192).await.unwrap();
+            open.free((space, 64..192)).await.unwrap();
             if close {
                 open.close().await.unwrap();
             }

@@ -72,8 +72,8 @@ pub enum WalError {
         opened_by: u32,
     },
     /// Another machine has taken over the store that the log belongs to, or may have
-    /// ([`pagetier::Builder::lease`]): nothing was acknowledged. Without another owner a later call may
-    /// succeed.
+    /// ([`pagetier::options::OnHdd::lease`]): nothing was acknowledged. Without another owner a later call
+    /// may succeed.
     #[error("another owner has the store, or may have it")]
     Fenced,
     /// A store was opened with the log's gate, and [`recover`](crate::recover) has not completed: the record

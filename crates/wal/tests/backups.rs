@@ -15,7 +15,11 @@ struct World {
 }
 
 fn builder(dir: &Path) -> Builder {
-    PageStore::builder().directory(dir.join("pages")).page_bytes(4096).ssd_bytes(8 << 20).pool_bytes(4 << 20)
+    PageStore::builder()
+        .directory(dir.join("pages"))
+        .page_size(pagetier::PageSize::MIN)
+        .ssd_bytes(8 << 20)
+        .pool_bytes(4 << 20)
 }
 
 async fn open(dir: &Path) -> LoggedStore {

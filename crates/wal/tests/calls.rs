@@ -14,7 +14,11 @@ use std::task::Poll;
 use std::time::Duration;
 
 fn builder(dir: &Path) -> Builder {
-    PageStore::builder().directory(dir.join("pages")).page_bytes(4096).ssd_bytes(8 << 20).pool_bytes(4 << 20)
+    PageStore::builder()
+        .directory(dir.join("pages"))
+        .page_size(pagetier::PageSize::MIN)
+        .ssd_bytes(8 << 20)
+        .pool_bytes(4 << 20)
 }
 
 fn options() -> WalOptions {
@@ -82,7 +86,7 @@ async fn owned_guards_and_borrowed_ones_are_logged_alike() {
     let db = open(dir.path()).await.unwrap();
     put(&db, 1).await;
     let page = PageId::new(space(&db).await, 0);
-    let owned: OwnedPageMut = db.store().get_mut_owned(page).await.unwrap();
+    let owned: OwnedPageMut = db.store().get_mut(page).await.unwrap().into_owned(db.store());
     let mut change = db.begin().await.unwrap();
     let index = change.add(owned);
     change.write(index, 100, b"owned");

@@ -5,6 +5,7 @@ use pagetier::errors::Advice;
 use pagetier::{Lsn, PageId, PageStore};
 use pagetier_wal::{LoggedStore, WalError, WalOptions};
 use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

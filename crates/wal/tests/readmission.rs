@@ -58,11 +58,11 @@ impl Devices {
     fn builder(&self) -> Builder {
         let device = |device: &Arc<SimDevice>| Arc::clone(device) as SharedDevice;
         let builder = PageStore::builder().in_memory(Arc::clone(&self.manifest));
-        let builder = builder.hdd_device(device(&self.hdd)).ssd_device(device(&self.ssd));
+        let builder = builder.hdd(device(&self.hdd)).ssd(device(&self.ssd));
         // Which pages leave memory, and when, is a part of the schedule.
         let builder = builder.ring_device(device(&self.ring)).pool_policy("gd2l:frequency");
-        let builder = builder.page_bytes(PAGE).pool_bytes(84 * PAGE).ssd_bytes(600 * PAGE);
-        builder.ring_pages(8).zone_percent(70.0).accept_ssd_loss(self.accepts_loss)
+        let builder = builder.page_size(pagetier::PageSize::MIN).pool_bytes(84 * PAGE).ssd_bytes(600 * PAGE);
+        builder.ring_pages(8).ssd_policy("auto:zone=70").accept_ssd_loss(self.accepts_loss)
     }
 
     async fn open(&self, keep: Keep) -> LoggedStore {
@@ -193,16 +193,16 @@ async fn a_crash_in_a_close_loses_no_commit_that_came_meanwhile() {
         };
         // The close waits for this guard before it looks where the log ends, and for the others afterwards.
         let mut change = MiniTx::new(Some(&wal));
-        let at = change.add(store.get_mut_owned(page(0)).await.unwrap());
+        let at = change.add(store.get_mut(page(0)).await.unwrap().into_owned(&store));
         change.write(at, 1000, &[2; 500]);
         change.commit().unwrap();
-        let before = store.get_mut_owned(page(0)).await.unwrap();
+        let before = store.get_mut(page(0)).await.unwrap().into_owned(&store);
         let closing = tokio::spawn(db.close());
         tokio::time::sleep(Duration::from_millis(10)).await;
         let mut after = Vec::new();
         for no in 1..30 {
             commit(no, 2).await;
-            after.push(store.get_mut_owned(page(no)).await.unwrap());
+            after.push(store.get_mut(page(no)).await.unwrap().into_owned(&store));
         }
         for version in 2..8 {
             for no in 30..PAGES {

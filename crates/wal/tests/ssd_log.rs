@@ -153,14 +153,14 @@ async fn after_an_opening_the_pages_that_the_ssd_had_go_home_in_shares() {
     while db.wal().end().0 < before + SEGMENT {
         longest = longest.max(case.change(&db, 10).await);
     }
-    assert!(db.ssd().oldest_lsn().is_some_and(|lsn| lsn.0 < before), "all went at once");
+    assert!(db.stats().ssd.oldest_lsn.is_some_and(|lsn| lsn.0 < before), "all went at once");
     case.changed = 20;
     while db.wal().end().0 < before + limit / 4 {
         longest = longest.max(case.change(&db, 10).await);
     }
     let left = db.stats().ssd.dirty_pages;
     assert!(left < found, "{left} of {found} are left");
-    let holds = || db.ssd().oldest_lsn().is_some_and(|lsn| lsn.0 < before);
+    let holds = || db.stats().ssd.oldest_lsn.is_some_and(|lsn| lsn.0 < before);
     while holds() && db.wal().end().0 < before + limit {
         longest = longest.max(case.change(&db, 10).await);
     }

@@ -2,7 +2,7 @@
 //! keeps its operations out.
 
 use pagetier::device::SharedDevice;
-use pagetier::{Builder, PageId, PageMut, PageSize, PageStore, SpaceId, pool_bytes_for};
+use pagetier::{Builder, PageId, PageMut, PageSize, PageStore, SpaceId, options::OnHdd, pool_bytes_for};
 use pagetier_devio::Device;
 use pagetier_testing::{SimDevice, SimPower, SimSeat};
 use pagetier_wal::{Keep, LoggedStore, Wal, WalError, WalOptions};
@@ -21,16 +21,14 @@ impl Volumes {
     fn builder(&self) -> Builder {
         let ssd = SimDevice::new("ssd", 0, 7, &SimPower::new());
         PageStore::builder()
-            .manifest_on_hdd(true)
-            .manifest_bytes_max(256 << 10)
-            .hdd_device(Arc::new(SimSeat::new(&self.homes)) as SharedDevice)
-            .ssd_device(Arc::new(ssd) as SharedDevice)
+            .manifest(OnHdd { bytes_max: 256 << 10, ..OnHdd::default() }.lease(LEASE))
+            .hdd(Arc::new(SimSeat::new(&self.homes)) as SharedDevice)
+            .ssd(Arc::new(ssd) as SharedDevice)
             .page_size(PageSize::MIN)
             .ssd_bytes(SSD_BYTES)
             .ring_pages(8)
             .pool_bytes(pool_bytes_for(120, SSD_BYTES, PageSize::MIN))
             .accept_ssd_loss(true)
-            .lease(LEASE)
     }
 
     /// Opens the store, with its log, on another machine.

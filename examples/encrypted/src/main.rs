@@ -37,8 +37,8 @@ async fn run() -> Result<(), Failure> {
     };
     let store = PageStore::builder()
         .directory(&dir)
-        .hdd_device(device("hdd.encrypted")?)
-        .ssd_device(device("ssd.encrypted")?)
+        .hdd(device("hdd.encrypted")?)
+        .ssd(device("ssd.encrypted")?)
         .ssd_bytes(64 << 20)
         .open()
         .await?;

@@ -49,8 +49,8 @@ impl World {
         let device = |base: &Arc<SimDevice>| encrypted(Arc::clone(base) as SharedDevice, key).unwrap();
         let builder = PageStore::builder()
             .in_memory(Arc::clone(&self.manifest))
-            .hdd_device(device(&self.hdd))
-            .ssd_device(device(&self.ssd));
+            .hdd(device(&self.hdd))
+            .ssd(device(&self.ssd));
         builder
             .page_size(PageSize::MIN)
             .ssd_bytes(160 * 4096)

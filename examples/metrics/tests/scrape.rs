@@ -130,8 +130,7 @@ async fn every_metric_of_the_dashboard_is_served() {
         value(&scrape(address).await, written).unwrap()
     };
     let before = published(&store).await;
-    let next = pagetier::SsdReplacement::path(dir.path().join("next")).bytes(16 << 20);
-    store.replace_ssd(next).await.unwrap();
+    store.ssd().replace(dir.path().join("next"), 16 << 20).await.unwrap();
     let replaced = published(&store).await;
     assert!(replaced > before, "{replaced} after {before}");
     store.close().await.unwrap();

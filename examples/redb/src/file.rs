@@ -151,9 +151,9 @@ impl File {
     pub fn open(store: Arc<PageStore>, name: &str) -> Result<Self> {
         let space = match store.spaces().find(name) {
             Some(space) => space,
-            None => store.spaces().create(name)?,
+            None => store.block_on(store.spaces().create(name))?,
         };
-        let size = store.store().page_size();
+        let size = store.page_size();
         let layout = Layout { unit: size.bytes() as u64, payload: size.payload_bytes() as u64 };
         let length = RwLock::new(Length { bytes: 0, recorded: 0 });
         let file = Self { store, space, layout, length };
@@ -161,10 +161,10 @@ impl File {
         // A crash between the creation and the first sync leaves an empty space.
         if !file.store.exists(header) {
             file.put_header(0)?;
-            file.store.spaces().sync(space)?;
+            file.store.block_on(file.store.spaces().sync(space))?;
             return Ok(file);
         }
-        let page = file.store.get_or_create_owned(header)?;
+        let page = file.store.get_or_create(header)?.into_owned(&file.store);
         let has_magic = page[..MAGIC.len()] == MAGIC;
         if !has_magic && page[..HEADER_BYTES] != [0; HEADER_BYTES] {
             let what = format!("the space {name} is not a file of this version");
@@ -176,7 +176,7 @@ impl File {
         *file.length.write() = Length { bytes, recorded: if has_magic { bytes } else { u64::MAX } };
         // Before anything is written: a crash may have left pages that no durable length covers.
         file.cut(bytes)?;
-        file.store.spaces().sync(space)?;
+        file.store.block_on(file.store.spaces().sync(space))?;
         Ok(file)
     }
 
@@ -308,7 +308,7 @@ impl File {
         self.read_unit(unit, 0, &mut all)?;
         let end = &all[self.layout.last()..];
         self.store.get_or_create(self.page(page)?)?[at..at + CHUNK].copy_from_slice(end);
-        self.store.spaces().sync(self.space)?;
+        self.store.block_on(self.store.spaces().sync(self.space))?;
         let page = self.page(self.layout.page_of(unit))?;
         self.layout.put(&mut self.store.get_or_create(page)?, Out::Last, &all);
         Ok(())
@@ -340,7 +340,7 @@ impl File {
         match bytes.cmp(&length.bytes) {
             std::cmp::Ordering::Less => self.cut(bytes)?,
             // Now, where it can be refused, rather than at a write in the middle of a commit.
-            std::cmp::Ordering::Greater => self.store.spaces().reserve(self.space, pages)?,
+            std::cmp::Ordering::Greater => self.store.block_on(self.store.spaces().reserve(self.space, pages))?,
             std::cmp::Ordering::Equal => {}
         }
         length.bytes = bytes;
@@ -397,7 +397,7 @@ impl File {
                 length.recorded = length.bytes;
             }
         }
-        Ok(self.store.spaces().sync(self.space)?)
+        Ok(self.store.block_on(self.store.spaces().sync(self.space))?)
     }
 
     /// Calls `act` while no write is in progress and none begins, with everything durable: for a backup of
@@ -410,7 +410,7 @@ impl File {
         let mut length = self.length.write();
         self.put_header(length.bytes)?;
         length.recorded = length.bytes;
-        self.store.spaces().sync(self.space)?;
+        self.store.block_on(self.store.spaces().sync(self.space))?;
         Ok(act(&self.store))
     }
 

@@ -222,19 +222,19 @@ struct Counted<'a>(Option<(&'a PageStore, Stats)>);
 
 impl<'a> Counted<'a> {
     fn new(store: Option<&'a PageStore>) -> Self {
-        Self(store.map(|store| (store, store.store().stats())))
+        Self(store.map(|store| (store, store.stats())))
     }
 
     fn restart(&mut self) {
         if let Some((store, at)) = &mut self.0 {
-            *at = store.store().stats();
+            *at = store.stats();
         }
     }
 
     /// Prints what each of `count` operations took.
     fn print(&mut self, name: &str, count: u64) {
         let Some((store, from)) = &mut self.0 else { return };
-        let now = store.store().stats();
+        let now = store.stats();
         let each = |now: u64, from: u64| (now - from) as f64 / count.max(1) as f64;
         let (p, q) = (&now.pool, &from.pool);
         eprintln!(

@@ -52,7 +52,7 @@ fn piece(rng: &mut SmallRng, unit: usize, within: u64, bytes_max: usize) -> (u64
 /// The store is dropped like a process that ends: nothing is written any more.
 fn crash(store: Arc<blocking::PageStore>, file: File) {
     drop(file);
-    let left = store.store().wait_closed();
+    let left = store.wait_closed();
     let store = Arc::into_inner(store).expect("the file is gone");
     drop(store);
     drop(left);
@@ -131,7 +131,7 @@ fn bytes_beside_those_that_are_written_stay_through_a_power_cut() {
         let manifest = Arc::new(MemoryManifest::default());
         let open = |hdd: &Arc<SimDevice>, ssd: &Arc<SimDevice>, manifest: &Arc<MemoryManifest>| {
             let builder = PageStore::builder().in_memory(Arc::clone(manifest)).page_size(PageSize::MIN);
-            let builder = builder.hdd_device(Arc::clone(hdd) as _).ssd_device(Arc::clone(ssd) as _);
+            let builder = builder.hdd(Arc::clone(hdd)).ssd(Arc::clone(ssd));
             open_as(builder.ssd_bytes(2 << 20).pool_bytes(2 << 20))
         };
         let (store, file) = open(&hdd, &ssd, &manifest);
@@ -186,12 +186,12 @@ fn a_pause_keeps_writers_out_and_other_spaces_are_refused() {
         let backup = file.paused(|store| {
             scope.spawn(move || done.send(file.write_at(&[8; 10], 0).unwrap()));
             assert!(written.recv_timeout(Duration::from_millis(100)).is_err(), "a writer entered");
-            store.backup(folder.path().join("chain"), pagetier::backup::BackupOptions::new())
+            store.block_on(store.backup(folder.path().join("chain"), pagetier::backup::BackupOptions::new()))
         });
         assert!(backup.unwrap().unwrap().pages > 0);
         assert_eq!(written.recv(), Ok(10));
     });
-    let other = store.spaces().create("other").unwrap();
+    let other = store.block_on(store.spaces().create("other")).unwrap();
     store.allocate(other).unwrap()[0] = 1;
     assert_eq!(File::open(store, "other").unwrap_err().kind(), std::io::ErrorKind::InvalidData);
 }

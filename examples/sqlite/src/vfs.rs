@@ -199,7 +199,7 @@ impl Vfs for Files {
                 }
                 opened.files.remove(name);
                 match opened.store.spaces().find(name) {
-                    Some(space) => Ok(opened.store.spaces().drop(space)?),
+                    Some(space) => Ok(opened.store.block_on(opened.store.spaces().drop(space))?),
                     None => Err(io::ErrorKind::NotFound.into()),
                 }
             },

@@ -44,7 +44,7 @@ impl Known {
     /// Drops the store like a process that ends: nothing is written any more.
     fn crash(self) {
         drop(self.registered);
-        let left = self.store.store().wait_closed();
+        let left = self.store.wait_closed();
         drop(Arc::into_inner(self.store).expect("all connections are closed"));
         drop(left);
     }
@@ -171,8 +171,8 @@ fn a_power_cut_takes_no_commit() {
         let manifest = Arc::new(MemoryManifest::default());
         let builder = |hdd: &Arc<SimDevice>, ssd: &Arc<SimDevice>, manifest: &Arc<MemoryManifest>| {
             let builder =
-                PageStore::builder().in_memory(Arc::clone(manifest)).hdd_device(Arc::clone(hdd) as _);
-            builder.ssd_device(Arc::clone(ssd) as _).ssd_bytes(2 << 20).pool_bytes(2 << 20)
+                PageStore::builder().in_memory(Arc::clone(manifest)).hdd(Arc::clone(hdd));
+            builder.ssd(Arc::clone(ssd)).ssd_bytes(2 << 20).pool_bytes(2 << 20)
         };
         let known = Known::new(builder(&hdd, &ssd, &manifest), Journals::InTheStore);
         let connection = known.connect(mode).unwrap();
@@ -215,8 +215,8 @@ fn a_full_disk_is_sqlites_own_error_and_nothing_is_lost() {
     for mode in MODES {
         let power = SimPower::new();
         let hdd = SimDevice::new("hdd", 0, 1, &power).with_size_max(9 << 20);
-        let builder = PageStore::builder().in_memory(Arc::default()).hdd_device(Arc::new(hdd));
-        let builder = builder.ssd_device(Arc::new(MemoryDevice::new("ssd", 0))).ssd_bytes(2 << 20);
+        let builder = PageStore::builder().in_memory(Arc::default()).hdd(Arc::new(hdd));
+        let builder = builder.ssd(Arc::new(MemoryDevice::new("ssd", 0))).ssd_bytes(2 << 20);
         let folder = tempfile::tempdir().unwrap();
         let known = Known::new(builder.pool_bytes(2 << 20), Journals::In(folder.path().to_owned()));
         let connection = known.connect(mode).unwrap();
@@ -253,7 +253,7 @@ fn what_is_no_database_is_an_error() {
     let readonly = OpenFlags::SQLITE_OPEN_READ_ONLY;
     let absent = Connection::open_with_flags_and_vfs("absent.db", readonly, known.name.as_str());
     assert_eq!(absent.unwrap_err().sqlite_error_code(), Some(ErrorCode::CannotOpen));
-    let space = known.store.spaces().create("pages.db").unwrap();
+    let space = known.store.block_on(known.store.spaces().create("pages.db")).unwrap();
     known.store.allocate(space).unwrap()[0] = 1;
     let other = Connection::open_with_flags_and_vfs("pages.db", OpenFlags::default(), known.name.as_str());
     assert_eq!(other.unwrap_err().sqlite_error_code(), Some(ErrorCode::CannotOpen));

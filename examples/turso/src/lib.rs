@@ -75,7 +75,7 @@ impl IO for Spaces {
         self.open.lock().remove(path);
         let space = self.store.spaces().find(path);
         let space = space.ok_or_else(|| io_error(ErrorKind::NotFound.into(), "remove"))?;
-        self.store.spaces().drop(space).map_err(|error| io_error(error.into(), "remove"))
+        self.store.block_on(self.store.spaces().drop(space)).map_err(|error| io_error(error.into(), "remove"))
     }
 
     fn file_id(&self, path: &str) -> Result<FileId> {

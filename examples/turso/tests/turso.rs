@@ -36,7 +36,7 @@ fn rows(connection: &Arc<Connection>) -> BTreeMap<i64, Vec<u8>> {
 
 /// Drops the store like a process that ends: nothing is written any more.
 fn crash(store: Arc<blocking::PageStore>) {
-    let left = store.store().wait_closed();
+    let left = store.wait_closed();
     drop(Arc::into_inner(store).expect("all connections are closed"));
     drop(left);
 }
@@ -88,8 +88,8 @@ fn the_database_is_the_model_also_after_crashes() {
 fn a_full_disk_is_an_error_and_nothing_is_lost() {
     let folder = tempfile::tempdir().unwrap();
     let hdd = SimDevice::new("hdd", 0, 1, &SimPower::new()).with_size_max(9 << 20);
-    let builder = PageStore::builder().in_memory(Arc::default()).hdd_device(Arc::new(hdd));
-    let builder = builder.ssd_device(Arc::new(MemoryDevice::new("ssd", 0))).ssd_bytes(2 << 20);
+    let builder = PageStore::builder().in_memory(Arc::default()).hdd(Arc::new(hdd));
+    let builder = builder.ssd(Arc::new(MemoryDevice::new("ssd", 0))).ssd_bytes(2 << 20);
     let store = Arc::new(blocking::PageStore::open(builder.pool_bytes(2 << 20)).unwrap());
     let connection = connect(&store, folder.path());
     let mut committed = 0;

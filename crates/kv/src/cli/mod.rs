@@ -112,7 +112,7 @@ async fn run(cli: Cli, open: OpenDevice) -> Result<ExitCode, Failure> {
     let watcher = tokio::spawn(stop.clone().watch());
     let options = tokio::task::block_in_place(|| cli.options(open))?;
     let kv = Arc::new(Kv::open(&options).await?);
-    if kv.store().ssd().mode() == SsdMode::Off
+    if kv.store().stats().ssd.mode == SsdMode::Off
         && let Some(note) = cli.note_of_unused_ssd()
     {
         eprintln!("kv: {note}");

@@ -229,13 +229,13 @@ impl World {
         let [hdd, ssd, ring] = [&self.hdd, &self.ssd, &self.ring].map(|d| Arc::clone(d) as SharedDevice);
         PageStore::builder()
             .in_memory(Arc::clone(&self.manifest))
-            .hdd_device(hdd)
-            .ssd_device(ssd)
+            .hdd(hdd)
+            .ssd(ssd)
             .ring_device(ring)
             .page_size(PageSize::MIN)
             .ssd_bytes(160 * PAGE)
             .ring_pages(8)
-            .zone_percent(30.0)
+            .ssd_policy("auto:zone=30")
             .exhausted_after(Duration::from_secs(5))
             .pool_bytes(self.pool_pages * PAGE)
     }

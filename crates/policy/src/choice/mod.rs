@@ -51,15 +51,21 @@ pub(crate) fn write_options(
     name: &str,
     options: impl IntoIterator<Item = String>,
 ) -> fmt::Result {
-    let options: Vec<String> = options.into_iter().collect();
-    let colon = if options.is_empty() { "" } else { ":" };
-    f.pad(&format!("{name}{colon}{}", options.join(",")))
+    f.pad(&joined(name, options))
+}
+
+/// `name` with more options than those that it may have already.
+pub(crate) fn joined(name: &str, options: impl IntoIterator<Item = String>) -> String {
+    options.into_iter().fold(name.to_owned(), |name, option| {
+        let separator = if name.contains(':') { ',' } else { ':' };
+        format!("{name}{separator}{option}")
+    })
 }
 
 /// Implements what both choices offer besides `Display`: reading from a name, also in other forms of strings,
-/// and serde by name. `$tier` is the tier's name in messages, `$find` and `$names` its part of a catalogue.
+/// and serde by name. `$tier` is the tier's name in messages, `$names` its names in a catalogue.
 macro_rules! by_name {
-    ($choice:ident, $tier:literal, $find:ident, $names:ident) => {
+    ($choice:ident, $tier:literal, $names:ident) => {
         impl $choice {
             /// Every name, registered ones included.
             fn names() -> Vec<String> {
@@ -79,12 +85,7 @@ macro_rules! by_name {
                     Some(policy) => {
                         options.iter().try_fold(*policy, |policy, option| policy.with_option(option))
                     }
-                    // A registered policy sees the whole text: what stands behind a colon is its own.
-                    None => {
-                        let whole = text.trim().to_ascii_lowercase();
-                        let mut catalogues = crate::custom::registered().into_iter();
-                        catalogues.find_map(|catalogue| (catalogue.$find)(&whole)).map(Self::Custom)
-                    }
+                    None => Self::in_catalogues(&name, options),
                 };
                 let unknown =
                     || crate::UnknownPolicy { tier: $tier, text: text.to_owned(), known: Self::known() };

@@ -1,7 +1,8 @@
 //! The choice of the pool policy, typed and by name.
 
-use super::{by_name, write_options};
+use super::{by_name, joined, write_options};
 use crate::PoolPolicyFactory;
+use crate::custom::registered;
 use crate::pool::{
     AdaptivePool, FramePolicy, FramePolicyParams, Gd2l, Gd2lOptions, Gd2lWeighted, Lru, MidpointLru,
 };
@@ -58,8 +59,17 @@ impl PoolPolicy {
         format!("{}; gd2l with options, as in gd2l:{FREQUENCY},{WRITE_BACK}", Self::names().join(", "))
     }
 
+    /// Finds a policy outside of this module. It sees the whole text: what stands behind a colon is its own.
+    fn in_catalogues(name: &str, options: Vec<String>) -> Option<Self> {
+        let whole = joined(name, options);
+        registered().into_iter().find_map(|catalogue| (catalogue.pool)(&whole)).map(Self::Custom)
+    }
+
     /// Returns this policy with the option `name` enabled, if it has that option.
     fn with_option(self, name: &str) -> Option<Self> {
+        if let Self::Custom(_) = self {
+            return Self::in_catalogues(&self.to_string(), vec![name.to_owned()]);
+        }
         let Self::Gd2l(options) = self else { return None };
         match name {
             FREQUENCY => Some(Self::Gd2l(Gd2lOptions { frequency: true, ..options })),
@@ -88,7 +98,7 @@ impl fmt::Display for PoolPolicy {
     }
 }
 
-by_name!(PoolPolicy, "pool", pool, pool_names);
+by_name!(PoolPolicy, "pool", pool_names);
 
 #[cfg(test)]
 mod tests {
@@ -123,6 +133,13 @@ mod tests {
             "gd2l:frequency,",
             "auto:frequency",
             "auto:pin=lru",
+            "cfdc:cluster=0",
+            "cfdc:cluster=65537",
+            "cfdc:cluster=",
+            "cfdc:cluster=+4",
+            "cfdc:cluster=4,cluster=8",
+            "cflru:cluster=64",
+            "casa:cluster=64",
         ];
         for text in bad {
             let error = text.parse::<PoolPolicy>().expect_err(text).to_string();

@@ -1,38 +1,56 @@
 //! The choice of the SSD policy, typed and by name.
 
-use super::{by_name, write_options};
+use super::{by_name, joined, write_options};
 use crate::SsdPolicyFactory;
-use crate::ssd::{Adaptive, Ageing, Alpha, Cac, CacOptions, NoSsd, SlotPolicy, SlotPolicyParams, SsdSetting};
+use crate::custom::registered;
+use crate::numbers::ZonePercent;
+use crate::ssd::{
+    Adaptive, Ageing, Alpha, AutoOptions, Cac, CacOptions, NoSsd, SlotPolicy, SlotPolicyParams, SsdSetting,
+};
 use std::fmt;
 
-/// The policy that decides which pages the SSD holds. It converts to and from names such as `auto`, `cac`,
-/// `cac:ageing,sketch` and `none` (`Display`, case-insensitive `FromStr`, serde).
+/// The policy that decides which pages the SSD holds, with the parameters that its paper gives it. It
+/// converts to and from names such as `auto`, `cac:ageing,sketch`, `auto:outqueue=5000,zone=5` and `none`
+/// (`Display`, case-insensitive `FromStr`, serde).
 ///
 /// The policies with which the papers compare, such as LRU2, TAC and MV-FIFO, are in the package
 /// `pagetier-rivals`: after `pagetier_rivals::register()` they are found by name as well.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum SsdPolicy {
     /// `auto`: the recommended policy. It adapts to the workload: see [`Adaptive`].
-    #[default]
-    Auto,
-    /// `auto:pin=NAME`: the same policy, fixed to one of its settings.
-    Pinned(SsdSetting),
+    Auto(AutoOptions),
     /// `cac` and, with α = 1, `cc` (Liu & Salem 2013), with the options of [`CacOptions`].
     Cac(CacOptions),
     /// `none`: nothing is admitted.
     None,
-    /// Any other: one of `pagetier-rivals`, or one of your own.
-    Custom(&'static dyn SsdPolicyFactory),
+    /// Any other, with its eviction zone: one of `pagetier-rivals`, or one of your own.
+    Custom(&'static dyn SsdPolicyFactory, ZonePercent),
+}
+
+impl Default for SsdPolicy {
+    fn default() -> Self {
+        Self::Auto(AutoOptions::DEFAULT)
+    }
 }
 
 impl SsdPolicy {
     /// Every policy of this crate, the default first and [`SsdPolicy::None`] last, each with the options that
     /// its bare name implies.
-    pub const ALL: &[Self] = &[Self::Auto, Self::Cac(CacOptions::CAC), Self::Cac(CacOptions::CC), Self::None];
+    pub const ALL: &[Self] = &[
+        Self::Auto(AutoOptions::DEFAULT),
+        Self::Cac(CacOptions::CAC),
+        Self::Cac(CacOptions::CC),
+        Self::None,
+    ];
 
-    /// The names of the options of `cac` and `cc`. `ageing=N` halves the counts every N accesses per slot.
+    /// The names of the options of `cac` and `cc` that need no value. `ageing=N` halves the counts every N
+    /// accesses per slot.
     pub const PARTS: &[&str] = &["ageing", "sketch", "strict-zone"];
+
+    /// The names of the options that have a value: of all policies but `none`; of `auto`, `cac` and `cc`; and
+    /// of `cac` and `cc`.
+    pub const VALUES: &[&str] = &[ZONE, OUTQUEUE, GROUP_WIDTH];
 
     /// Builds the policy, for an empty SSD. Without slots there is nothing to decide and nothing to evict: a
     /// policy that tracked pages would keep a record of each for good.
@@ -42,20 +60,56 @@ impl SsdPolicy {
             return Box::new(NoSsd);
         }
         match self {
-            Self::Auto => Box::new(Adaptive::new(params, None)),
-            Self::Pinned(setting) => Box::new(Adaptive::new(params, Some(setting))),
+            Self::Auto(options) => Box::new(Adaptive::new(options, params)),
             Self::Cac(options) => Box::new(Cac::new(options, params)),
             Self::None => Box::new(NoSsd),
-            Self::Custom(factory) => factory.build(params),
+            Self::Custom(factory, _) => factory.build(params),
         }
+    }
+
+    /// The eviction zone. Without a policy, the zone has no use.
+    #[must_use]
+    pub const fn zone(self) -> ZonePercent {
+        match self {
+            Self::Auto(AutoOptions { zone, .. })
+            | Self::Cac(CacOptions { zone, .. })
+            | Self::Custom(_, zone) => zone,
+            Self::None => ZonePercent::DEFAULT,
+        }
+    }
+
+    /// The entries of the outqueue over an SSD of `slots` slots: as many, unless the policy names another
+    /// number.
+    #[must_use]
+    pub fn outqueue_entries(self, slots: u64) -> u64 {
+        self.outqueue().map_or(slots, u64::from)
+    }
+
+    const fn outqueue(self) -> Option<u32> {
+        match self {
+            Self::Auto(AutoOptions { outqueue, .. }) | Self::Cac(CacOptions { outqueue, .. }) => outqueue,
+            Self::None | Self::Custom(..) => None,
+        }
+    }
+
+    /// This policy for a `share` of the pages: with as much of its outqueue.
+    #[must_use]
+    pub fn for_share(mut self, share: f64) -> Self {
+        let scaled = self.outqueue().map(|entries| (f64::from(entries) * share).round() as u32);
+        if let Self::Auto(AutoOptions { outqueue, .. }) | Self::Cac(CacOptions { outqueue, .. }) = &mut self {
+            *outqueue = scaled;
+        }
+        self
     }
 
     /// Returns the known names, for messages.
     #[must_use]
     pub fn known() -> String {
         format!(
-            "{}; cac and cc with options, as in cac:ageing,sketch: {}, and ageing=N (counts are halved every N \
-             accesses per slot); auto pinned to one setting, as in auto:pin=plain: {}",
+            "{}; cac and cc with options, as in cac:ageing,sketch: {}, ageing=N (counts are halved every N accesses \
+             per slot) and {GROUP_WIDTH}=W (logical reads per minute); auto, cac and cc with {OUTQUEUE}=N (entries \
+             of the outqueue); all but none with {ZONE}=K (per cent of the slots, above 0 and at most 100, with up to \
+             three decimals); auto pinned to one setting, as in auto:pin=plain: {}",
             Self::names().join(", "),
             Self::PARTS.join(", "),
             SsdSetting::all().map(SsdSetting::name).collect::<Vec<_>>().join(", ")
@@ -63,61 +117,102 @@ impl SsdPolicy {
     }
 
     /// Returns this policy with the option `text` enabled, if it has that option.
-    fn with_option(self, text: &str) -> Option<Self> {
-        if self == Self::Auto {
-            return SsdSetting::named(text.strip_prefix("pin=")?).map(Self::Pinned);
-        }
-        let Self::Cac(mut options) = self else { return None };
-        match text.split_once('=') {
-            Some(("ageing", per_slot)) => {
-                let per_slot = per_slot.parse().ok().filter(|n| *n > 0)?;
-                options.ageing = Some(Ageing::Every(per_slot));
-            }
-            Some(_) => return None,
-            None => match text {
+    fn with_option(mut self, text: &str) -> Option<Self> {
+        let (name, value) = match text.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (text, None),
+        };
+        match (&mut self, name, value) {
+            (Self::Custom(_, zone), ZONE, Some(value)) => *zone = value.parse().ok()?,
+            (Self::Auto(options), _, Some(value)) => match name {
+                "pin" => options.pin = Some(SsdSetting::named(value)?),
+                ZONE => options.zone = value.parse().ok()?,
+                OUTQUEUE => options.outqueue = Some(entries(value)?),
+                _ => return None,
+            },
+            (Self::Cac(options), _, Some(value)) => match name {
+                "ageing" => options.ageing = Some(Ageing::Every(entries(value).filter(|n| *n > 0)?)),
+                ZONE => options.zone = value.parse().ok()?,
+                OUTQUEUE => options.outqueue = Some(entries(value)?),
+                GROUP_WIDTH => options.group_width = Some(value.parse().ok()?),
+                _ => return None,
+            },
+            (Self::Cac(options), _, None) => match name {
                 "ageing" => options.ageing = Some(Ageing::DEFAULT),
                 "sketch" => options.sketch = true,
                 "strict-zone" => options.strict_zone = true,
                 _ => return None,
             },
+            _ => return None,
         }
-        Some(Self::Cac(options))
+        Some(self)
+    }
+
+    /// Finds a policy outside of this module. The zone belongs to the SSD: what else stands behind a colon is
+    /// the policy's own.
+    fn in_catalogues(name: &str, options: Vec<String>) -> Option<Self> {
+        let (zones, own): (Vec<String>, Vec<String>) =
+            options.into_iter().partition(|option| option.split('=').next() == Some(ZONE));
+        let whole = joined(name, own);
+        let found = registered().into_iter().find_map(|catalogue| (catalogue.ssd)(&whole))?;
+        let found = Self::Custom(found, ZonePercent::DEFAULT);
+        zones.iter().try_fold(found, |policy, zone| policy.with_option(zone))
     }
 }
 
-/// The enabled options, by the names of [`SsdPolicy::PARTS`].
-fn parts(options: &CacOptions) -> Vec<String> {
+const ZONE: &str = "zone";
+const OUTQUEUE: &str = "outqueue";
+const GROUP_WIDTH: &str = "group-width";
+
+/// A number of entries, without a sign.
+fn entries(value: &str) -> Option<u32> {
+    value.parse().ok().filter(|_| value.starts_with(|c: char| c.is_ascii_digit()))
+}
+
+/// The enabled options of `auto`.
+fn auto_parts(AutoOptions { pin, zone, outqueue }: &AutoOptions) -> impl Iterator<Item = String> {
+    let pin = pin.map(|setting| format!("pin={}", setting.name()));
+    pin.into_iter().chain(tiers_parts(*zone, *outqueue))
+}
+
+/// The enabled options of `cac` and `cc`.
+fn cac_parts(options: &CacOptions) -> impl Iterator<Item = String> {
     let ageing = options.ageing.map(|ageing| match ageing {
         Ageing::DEFAULT => "ageing".to_owned(),
         Ageing::Every(per_slot) => format!("ageing={per_slot}"),
         Ageing::WhenOutdated(per_slot) => format!("ageing-when-outdated={per_slot}"),
     });
     let named = [(options.sketch, "sketch"), (options.strict_zone, "strict-zone")];
-    ageing
-        .into_iter()
-        .chain(named.into_iter().filter(|(on, _)| *on).map(|(_, name)| name.to_owned()))
-        .collect()
+    let named = named.into_iter().filter(|(on, _)| *on).map(|(_, name)| name.to_owned());
+    let width = options.group_width.map(|width| format!("{GROUP_WIDTH}={width}"));
+    ageing.into_iter().chain(named).chain(width).chain(tiers_parts(options.zone, options.outqueue))
+}
+
+/// The sizes that are not the default ones.
+fn tiers_parts(zone: ZonePercent, outqueue: Option<u32>) -> impl Iterator<Item = String> {
+    let outqueue = outqueue.map(|entries| format!("{OUTQUEUE}={entries}"));
+    let zone = (zone != ZonePercent::DEFAULT).then(|| format!("{ZONE}={zone}"));
+    outqueue.into_iter().chain(zone)
 }
 
 impl fmt::Display for SsdPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Auto => f.pad("auto"),
-            Self::Pinned(setting) => f.pad(&format!("auto:pin={}", setting.name())),
+            Self::Auto(options) => write_options(f, "auto", auto_parts(options)),
             Self::Cac(options) => {
                 let name = match options.alpha {
                     Alpha::ByGroup => "cac",
                     Alpha::One => "cc",
                 };
-                write_options(f, name, parts(options))
+                write_options(f, name, cac_parts(options))
             }
             Self::None => f.pad("none"),
-            Self::Custom(factory) => f.pad(&factory.name()),
+            Self::Custom(factory, zone) => write_options(f, &factory.name(), tiers_parts(*zone, None)),
         }
     }
 }
 
-by_name!(SsdPolicy, "SSD", ssd, ssd_names);
+by_name!(SsdPolicy, "SSD", ssd_names);
 
 #[cfg(test)]
 mod tests {
@@ -134,10 +229,37 @@ mod tests {
             assert_eq!((read(&name), read(&name.to_uppercase())), (Some(*policy), Some(*policy)), "{name}");
             assert!(SsdPolicy::known().contains(&name), "{name}");
         }
-        let all = ["cac:ageing,sketch,strict-zone", "cc:sketch", "cac:ageing=40"];
+        let all = [
+            "cac:ageing,sketch,strict-zone",
+            "cc:sketch",
+            "cac:ageing=40",
+            "cac:ageing,group-width=0.1,outqueue=5000,zone=2.5",
+            "auto:pin=plain,outqueue=0,zone=100",
+            "lru2:zone=25",
+            "doublewrite:zone=0.001",
+        ];
         for text in SsdPolicy::PARTS.iter().map(|part| format!("cac:{part}")).chain(all.map(str::to_owned)) {
             assert_eq!(read(&text).map(|policy| policy.to_string()), Some(text));
         }
+        // In any order; what is the default anyway is not written.
+        let written = read("cc:zone=10,outqueue=7,sketch").map(|policy| policy.to_string());
+        assert_eq!(written.as_deref(), Some("cc:sketch,outqueue=7"));
+    }
+
+    #[test]
+    fn a_policys_sizes_are_those_of_its_name() {
+        let sizes = |text: &str| {
+            let policy = read(text).unwrap();
+            (policy.zone().get(), policy.outqueue_entries(30))
+        };
+        assert_eq!(
+            [sizes("auto"), sizes("none"), sizes("tac:zone=20")],
+            [(10.0, 30), (10.0, 30), (20.0, 30)]
+        );
+        assert_eq!(sizes("auto:outqueue=7,zone=5"), (5.0, 7));
+        let sampled = read("cac:outqueue=1000").unwrap().for_share(0.25);
+        assert_eq!(sampled.to_string(), "cac:outqueue=250");
+        assert_eq!(read("tac").map(|policy| policy.for_share(0.25)), read("tac"));
     }
 
     #[test]
@@ -152,6 +274,18 @@ mod tests {
             "cac:sketch=1",
             "none:sketch",
             "auto:sketch",
+            "cac:zone=0",
+            "cac:zone=101",
+            "cac:zone=nan",
+            "cac:zone",
+            "lru2:zone=-1",
+            "lru2:outqueue=5",
+            "tac:group-width=1",
+            "auto:group-width=1",
+            "cac:group-width=0",
+            "cac:outqueue=-1",
+            "auto:outqueue=+1",
+            "none:zone=10",
         ] {
             let error = text.parse::<SsdPolicy>().expect_err(text).to_string();
             assert!(error.contains("unknown SSD policy") && error.contains("cac, cc, none"), "{error}");
@@ -162,8 +296,8 @@ mod tests {
     fn the_default_can_be_pinned_to_each_of_its_settings() {
         for setting in SsdSetting::all() {
             let text = format!("auto:pin={}", setting.name());
-            assert_eq!(read(&text), Some(SsdPolicy::Pinned(setting)));
-            assert_eq!(SsdPolicy::Pinned(setting).to_string(), text);
+            let pinned = SsdPolicy::Auto(AutoOptions { pin: Some(setting), ..AutoOptions::DEFAULT });
+            assert_eq!((read(&text), pinned.to_string()), (Some(pinned), text));
         }
         assert_eq!((read("auto:pin="), read("auto:pin=x"), read("cac:pin=plain")), (None, None, None));
     }

@@ -12,6 +12,7 @@ use super::tracked::{Record, RecordId, Tracked};
 use super::zone::Zone;
 use super::{Ageing, Cause, GroupStats, PageCounts, SlotPolicy, Verdict};
 use crate::collections::sketch::Sketch;
+use crate::numbers::{GroupWidth, ZonePercent};
 use crate::{Access, Costs, Location, Millis, PageId, SlotId, SlotPages};
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ pub enum Alpha {
 
 /// How CAC ranks pages. The default is the paper's CAC, except for the end of a zone: see
 /// [`CacOptions::strict_zone`].
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CacOptions {
     /// Whether reads and writes after a move are anticipated.
     pub alpha: Alpha,
@@ -42,11 +43,31 @@ pub struct CacOptions {
     /// ends when the benefits of all remaining candidates exceed the lowest benefit that was outside when the
     /// zone began; `docs/policies.md` describes the difference.
     pub strict_zone: bool,
+    /// `zone=K`: the eviction zone.
+    pub zone: ZonePercent,
+    /// `outqueue=N`: the entries of the outqueue. Default: as many as the SSD has slots (section 6.1).
+    pub outqueue: Option<u32>,
+    /// `group-width=W`: the width of a subrange. Default: [`GroupWidth::DEFAULT`].
+    pub group_width: Option<GroupWidth>,
+}
+
+impl Default for CacOptions {
+    fn default() -> Self {
+        Self::CAC
+    }
 }
 
 impl CacOptions {
     /// The paper's CAC.
-    pub const CAC: Self = Self { alpha: Alpha::ByGroup, ageing: None, sketch: false, strict_zone: false };
+    pub const CAC: Self = Self {
+        alpha: Alpha::ByGroup,
+        ageing: None,
+        sketch: false,
+        strict_zone: false,
+        zone: ZonePercent::DEFAULT,
+        outqueue: None,
+        group_width: None,
+    };
 
     /// The paper's CC: α = 1.
     pub const CC: Self = Self { alpha: Alpha::One, ..Self::CAC };
@@ -277,13 +298,20 @@ impl Cac {
     /// For an empty SSD.
     #[must_use]
     pub fn new(options: CacOptions, params: &SlotPolicyParams) -> Self {
+        let mut params = *params;
+        if let Some(entries) = options.outqueue {
+            params.outqueue_entries = entries as usize;
+        }
+        if let Some(width) = options.group_width {
+            params.group_width_per_min = width.get();
+        }
         let sketch = options.sketch.then_some(params.sketch_halved_after_per_slot);
         let ages = options.ageing.is_some() || options.sketch;
         Self {
             stats: Tracked::new(params.slots, params.frames, params.outqueue_entries, 0),
             now: Millis(0),
             zone: if options.strict_zone { Zone::strict() } else { Zone::empty() },
-            estimate: Estimate::new(options, params),
+            estimate: Estimate::new(options, &params),
             ager: ages.then(|| Ager::new(options.ageing, sketch, params.slots)),
         }
     }

@@ -13,7 +13,7 @@ mod page_stats;
 mod tracked;
 mod zone;
 
-pub use adaptive::{Adaptive, SsdSetting};
+pub use adaptive::{Adaptive, AutoOptions, SsdSetting};
 pub use ageing::Ageing;
 pub use cac::{Alpha, Cac, CacOptions, SlotPolicyParams};
 pub use groups::Dropped;

@@ -9,8 +9,8 @@
 //!
 //! - *Costs*: c_R and c_W are the HDD's R_D and W_D, normalised: the paper has one device, and the HDD is the
 //!   bottleneck. [`FramePolicy::set_costs`] updates them when the store measures costs (section 3.2.2), which
-//!   `Builder::online_costs` enables; it is off by default. Without it CASA uses the costs that the store was
-//!   opened with (`Builder::costs`, or the result of `Builder::calibrate`).
+//!   `CostSource::Online` enables; it is off by default. Without it CASA uses the costs that the store was
+//!   opened with (`Builder::costs`).
 //! - *The list to pick from is empty* (|C| ≤ τ and nothing is dirty), or all of it is refused: the victim
 //!   comes from the other list.
 //! - *Reads and writes*: `hit` says whether the request writes; [`FramePolicy::dirtied`] reports that a clean

@@ -4,6 +4,7 @@ mod casa;
 mod ccf_lru;
 mod cfdc;
 mod cflru;
+mod cluster_size;
 mod clusters;
 mod lru_wsr;
 mod ref_window;
@@ -100,6 +101,7 @@ pub(crate) const NAMES: &[&str] = &[
     "casa",
     "sawc",
     "cfdc-75 (its window in per cent of the pool; also for cflru and ref)",
+    "cfdc:cluster=64 (pages per cluster, from 1 to 65,536; also for sawc, and for ref: per block)",
 ];
 
 /// The policies with windows, by the window's percentage minus one: a name may ask for any.
@@ -119,14 +121,20 @@ static WINDOWED: [[RivalPool; 100]; 3] = {
     all
 };
 
-/// Finds `cflru`, `cflru-75` and the like.
+/// Finds `cflru`, `cflru-75`, `cfdc-75:cluster=16` and the like.
 pub(crate) fn find(name: &str) -> Option<&'static dyn PoolPolicyFactory> {
+    match name.split_once(':') {
+        None => find_plain(name).map(|policy| policy as _),
+        Some((name, option)) => cluster_size::with(find_plain(name)?, option),
+    }
+}
+
+fn find_plain(name: &str) -> Option<&'static RivalPool> {
     let windowed = WINDOWED.iter().flatten();
-    let found = RivalPool::ALL.iter().chain(windowed).find(|policy| {
+    RivalPool::ALL.iter().chain(windowed).find(|policy| {
         // Not by comparing whole names, since `cfdc-075` and `cfdc-50` mean a window too.
         let (kind, window) = policy.kind();
         let percent = name.strip_prefix(kind).and_then(|rest| rest.strip_prefix('-'));
         name == policy.name() || window.is_some_and(|window| percent == Some(&window.get().to_string()))
-    })?;
-    Some(found)
+    })
 }

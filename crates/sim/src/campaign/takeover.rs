@@ -10,7 +10,7 @@ use super::draw::plan::Plan;
 use super::report::violation::{Violation, judged};
 use super::world::examine::in_virtual_time;
 use super::{Hazard, Totals};
-use pagetier::{Builder, Error, PageId, PageSize, PageStore, SpaceId, pool_bytes_for};
+use pagetier::{Builder, Error, PageId, PageSize, PageStore, SpaceId, options::OnHdd, pool_bytes_for};
 use pagetier_devio::{Device, SharedDevice};
 use pagetier_testing::{SimDevice, SimSeat};
 use pagetier_wal::{Keep, LoggedStore, MiniTx, Wal, WalOptions};
@@ -67,16 +67,14 @@ struct Machine {
 fn builder(homes: &Arc<SimSeat>, lease: Duration, seed: u64) -> Builder {
     let ssd = SimDevice::new("ssd", 0, seed, &super::world::moment::bounded_power());
     PageStore::builder()
-        .manifest_on_hdd(true)
-        .manifest_bytes_max(256 << 10)
-        .hdd_device(Arc::clone(homes) as SharedDevice)
-        .ssd_device(Arc::new(ssd.with_latency(Duration::from_micros(100))) as SharedDevice)
+        .manifest(OnHdd { bytes_max: 256 << 10, ..OnHdd::default() }.lease(lease))
+        .hdd(Arc::clone(homes) as SharedDevice)
+        .ssd(Arc::new(ssd.with_latency(Duration::from_micros(100))) as SharedDevice)
         .page_size(PageSize::MIN)
         .ssd_bytes(SSD_BYTES)
         .ring_pages(8)
         .pool_bytes(pool_bytes_for(40, SSD_BYTES, PageSize::MIN))
         .accept_ssd_loss(true)
-        .lease(lease)
 }
 
 async fn run(seed: u64) -> Result<u64, String> {

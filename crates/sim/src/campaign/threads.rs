@@ -223,7 +223,8 @@ impl Shared {
                     self.check(one, &guard.map_err(|error| error.to_string())?)?;
                 }
                 30..40 => {
-                    let guard = ends("get_owned", self.db.wait_for(self.db.store().get_owned(one))).await?;
+                    let guard = ends("get", self.db.wait_for(self.db.store().get(one))).await?;
+                    let guard = guard.map(|page| page.into_owned(self.db.store()));
                     self.check(one, &guard.map_err(|error| error.to_string())?)?;
                 }
                 40..60 => self.read_many(&mut rng).await?,

@@ -2,7 +2,7 @@
 
 use super::tier::SsdTier;
 use super::upkeep::budget::BudgetStats;
-use crate::mode::SsdMode;
+use crate::mode::{SsdMode, SsdState};
 use crate::protocol::Protocol;
 use crate::protocol::slots::{FreeSlots, SlotCounts};
 use pagetier_page::Lsn;
@@ -36,8 +36,9 @@ pub struct TierStats {
     pub memory_bytes: u64,
     /// What the SSD is used for.
     pub mode: SsdMode,
-    /// The oldest log position that redo would need if the SSD were lost now; `None`: no change is on it
-    /// alone.
+    /// The oldest log position that redo would need if the SSD were lost now: every older change is on the
+    /// HDD, or in memory. `None`: the SSD holds no only copy, except of pages that were created and not
+    /// changed since. After a recovery it may be older than necessary. The record at this position is needed.
     #[serde(with = "position")]
     pub oldest_lsn: Option<Lsn>,
     /// The write budget, if there is one.
@@ -61,6 +62,18 @@ mod position {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Lsn>, D::Error> {
         Ok(Option::<u64>::deserialize(from)?.map(Lsn))
+    }
+}
+
+impl TierStats {
+    /// The SSD's state.
+    #[must_use]
+    pub const fn state(&self) -> SsdState {
+        match (self.slots, &self.ssd_error) {
+            (0, _) => SsdState::Off,
+            (_, Some(_)) => SsdState::Degraded,
+            (_, None) => SsdState::Active,
+        }
     }
 }
 

@@ -6,6 +6,9 @@ use crate::command::policies::Policies;
 use pagetier::{
     Builder, MemoryManifest, PageSize, PageStore, SsdPolicy,
     device::{Backend, MemoryDevice, SharedDevice},
+    options::CostSource,
+    options::Create,
+    options::OnHdd,
 };
 use pagetier_devio::{OpenOptions, open_file};
 use pagetier_subscriber::names_a_device;
@@ -159,7 +162,7 @@ impl Location {
     fn on_files(&self, builder: Builder, dir: &Path) -> Builder {
         let builder = self.ssd.iter().fold(builder.directory(dir), Builder::ssd);
         match (&self.hdd_device, &self.hdd) {
-            (Some(device), _) => builder.hdd_device(Arc::clone(device)).manifest_on_hdd(true),
+            (Some(device), _) => builder.hdd(Arc::clone(device)).manifest(OnHdd::default()),
             (None, Some(path)) => builder.hdd(path),
             (None, None) => builder,
         }
@@ -312,18 +315,24 @@ impl Location {
             .ssd_bytes(ssd_bytes)
             .pool_bytes(LOAD_POOL_BYTES + ssd_bytes / 64)
             .ssd_policy(SsdPolicy::None)
-            .force(self.force)
+            .create(if self.force { Create::Overwriting } else { Create::OnBlank })
             .io(self.io);
         if let Some(budget) = calibration {
+            let budget_ms = budget.as_millis().max(1) as u64;
             let page_bytes = page_size.bytes() as u64;
-            return self.with_delays(builder.calibrate(budget), true, db_bytes, page_bytes);
+            return self.with_delays(
+                builder.costs(CostSource::CalibratedMs(budget_ms)),
+                true,
+                db_bytes,
+                page_bytes,
+            );
         }
         let builder = match &self.place {
             Place::Files { dir, .. } => self.on_files(builder, dir),
             Place::Memory { hdd, ssd, manifest } => builder
                 .in_memory(Arc::clone(manifest))
-                .hdd_device(Arc::clone(hdd) as SharedDevice)
-                .ssd_device(Arc::clone(ssd) as SharedDevice),
+                .hdd(Arc::clone(hdd) as SharedDevice)
+                .ssd(Arc::clone(ssd) as SharedDevice),
         };
         Ok(Opening { builder, emulated: Vec::new(), backend: None })
     }
@@ -367,7 +376,7 @@ impl Location {
                         let file = open_file(&dir.join("hdd.vol"), &options)?.device;
                         opening.backend = Some(file.backend());
                         let hdd = opening.emulate(file, model, &self.clock);
-                        opening.builder = opening.builder.hdd_device(hdd);
+                        opening.builder = opening.builder.hdd(hdd);
                     }
                 }
             }
@@ -383,7 +392,7 @@ impl Location {
                     SsdModel::Nvme => DeviceModel::nvme(),
                 };
                 let ssd = opening.emulate(ssd, ssd_model, &self.clock);
-                opening.builder = opening.builder.in_memory(manifest).hdd_device(hdd).ssd_device(ssd);
+                opening.builder = opening.builder.in_memory(manifest).hdd(hdd).ssd(ssd);
             }
         }
         Ok(opening)

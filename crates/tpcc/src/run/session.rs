@@ -12,7 +12,7 @@ use crate::run::location::{Location, LocationError, Notes};
 use crate::run::report::{self, Reopened, Row, Setup};
 use crate::run::terminals::{Measured, Plan, Stop, run};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use pagetier::{PageStore, device::COST_POINTS, what_if::WhatIfOptions};
+use pagetier::{PageStore, device::COST_POINTS, options::CostSource, what_if::WhatIfOptions};
 use pagetier_control::Control;
 use pagetier_ghost::chart;
 use pagetier_testing::VirtualClock;
@@ -248,25 +248,20 @@ impl<'c> Session<'c> {
     ) -> Result<Opened, SessionError> {
         let cli = self.cli;
         let wal = self.location.wal(notes).await?;
-        let mut opening = self.location.for_run(policies, notes)?;
-        opening.builder = opening
-            .builder
-            .zone_percent(cli.zone_percent)
-            .cluster_pages(cli.cluster_pages)
-            .log_gate(wal.gate());
+        let mut opening = self
+            .location
+            .for_run(&policies.with_sizes(cli.zone_percent, cli.outqueue, cli.cluster_pages), notes)?;
+        opening.builder = opening.builder.log_gate(wal.gate());
         if let Some(costs) = cli.costs {
             opening.builder = opening.builder.costs(costs);
         }
         // What a page costs on a device of another kind is anyone's guess, and changes with a cluster's load.
         let unknown = (self.location.is_on_a_device() && cli.costs.is_none()).then_some(COST_POINTS);
         if let Some(points) = cli.online_costs.map(NonZeroUsize::get).or(unknown) {
-            opening.builder = opening.builder.online_costs(points);
+            opening.builder = opening.builder.costs(CostSource::Online { points, start: cli.costs });
         }
         if let Some(size) = cli.page_size {
             opening.builder = opening.builder.page_size(size);
-        }
-        if let Some(entries) = cli.outqueue {
-            opening.builder = opening.builder.outqueue(entries);
         }
         let (delays, file_backend) = (opening.delays(), opening.backend);
         // In real time, recovery, warm-up and checks run without the delays of emulated devices, unless the
@@ -277,7 +272,7 @@ impl<'c> Session<'c> {
             Some(dir) if cli.control_socket => Some(pagetier_control::listen(&store, dir).await?),
             _ => None,
         };
-        let backend = file_backend.unwrap_or_else(|| store.io_backend());
+        let backend = file_backend.unwrap_or_else(|| store.stats().io_backend);
         let catalog = Catalog::read(&store).await?.ok_or_else(|| {
             SessionError::Usage("the directory's notes describe a database, but the store holds none".into())
         })?;
@@ -299,7 +294,7 @@ impl<'c> Session<'c> {
         }
         if self.location.is_for_other_machines() {
             // The next one to open it has a blank SSD.
-            database.store.keep_hot_set(HOT_SET_EVERY).await?;
+            database.store.hot_set().keep(HOT_SET_EVERY).await?;
         }
         Ok(Opened { control, database, delays: Box::new(delays), backend, reopened })
     }

@@ -218,7 +218,7 @@ fn the_same_seed_gives_the_same_database_in_virtual_time() {
             // Real I/O would end at any virtual time, and rows have dates.
             let hdd = Arc::new(MemoryDevice::new("hdd", 0));
             let wal = Wal::in_memory(WalOptions::new());
-            let builder = PageStore::builder().in_memory(Arc::default()).hdd_device(hdd);
+            let builder = PageStore::builder().in_memory(Arc::default()).hdd(hdd);
             let builder = builder.ssd_bytes(0).pool_bytes(8 << 20);
             let store = Arc::new(builder.log_gate(wal.gate()).open().await.unwrap());
             let catalog = load(&store, SCALE, 1, NOW_MS, || ()).await.unwrap();

@@ -54,8 +54,8 @@ impl World {
         let [hdd, ssd, ring] = [&self.hdd, &self.ssd, &self.ring].map(|d| Arc::clone(d) as SharedDevice);
         PageStore::builder()
             .in_memory(Arc::clone(&self.manifest))
-            .hdd_device(hdd)
-            .ssd_device(ssd)
+            .hdd(hdd)
+            .ssd(ssd)
             .ring_device(ring)
             .page_size(PageSize::MIN)
             .ssd_bytes(64 * PAGE)
@@ -81,7 +81,7 @@ impl World {
             self.change(&db, PageId::new(space, no), false).await.unwrap();
         }
         db.sync().await.unwrap();
-        assert!(db.ssd().oldest_lsn().is_some(), "no page is on the SSD alone");
+        assert!(db.stats().ssd.oldest_lsn.is_some(), "no page is on the SSD alone");
         db
     }
 

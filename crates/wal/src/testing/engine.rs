@@ -110,8 +110,8 @@ impl Engine {
         let [hdd, ssd, ring] = [&self.hdd, &self.ssd, &self.ring].map(|d| Arc::clone(d) as SharedDevice);
         PageStore::builder()
             .in_memory(Arc::clone(&self.manifest))
-            .hdd_device(hdd)
-            .ssd_device(ssd)
+            .hdd(hdd)
+            .ssd(ssd)
             .ring_device(ring)
             .page_size(PageSize::MIN)
             .ssd_bytes(64 * PAGE)

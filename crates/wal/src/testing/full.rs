@@ -33,7 +33,7 @@ impl Disks {
     pub(super) fn builder(&self) -> Builder {
         PageStore::builder()
             .in_memory(Arc::clone(&self.manifest))
-            .hdd_device(Arc::clone(&self.hdd) as SharedDevice)
+            .hdd(Arc::clone(&self.hdd) as SharedDevice)
             .ring_device(Arc::clone(&self.ring) as SharedDevice)
             .page_size(PageSize::MIN)
             .ssd_bytes(0)

@@ -310,7 +310,7 @@ fn sampled_slots(slots: usize, frames: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Adaptive;
+    use super::super::{Adaptive, AutoOptions};
     use super::*;
     use crate::{Access, Location, Millis, SlotId, SlotPolicy, SlotPolicyParams, SpaceId, Verdict};
 
@@ -344,7 +344,8 @@ mod tests {
     #[test]
     fn what_a_new_zone_looks_through_is_a_multiple_of_a_ghosts_slots() {
         const SLOTS: usize = 3_000;
-        let mut policy = Adaptive::new(&SlotPolicyParams::new(Costs::PAPER, SLOTS, 1_000), None);
+        let mut policy =
+            Adaptive::new(AutoOptions::DEFAULT, &SlotPolicyParams::new(Costs::PAPER, SLOTS, 1_000));
         let mut in_slot = Vec::new();
         for no in 0..4 * SLOTS as u32 {
             // New pages, some of them again soon.

@@ -26,6 +26,7 @@ use super::tracked::{Kept, RecordId, Tracked};
 use super::zone::Zone;
 use crate::choosing::Chooser;
 use crate::collections::slot_set::SlotSet;
+use crate::numbers::ZonePercent;
 use crate::{
     Access, Cause, Costs, Location, Millis, PageId, PolicyChoice, SlotId, SlotPages, SlotPolicy,
     SlotPolicyParams, Verdict,
@@ -36,10 +37,8 @@ use score::{Seen, TICKS_PER_SLOT};
 use setting::{FIRST, Facts, SETTINGS, Scale};
 use std::sync::Arc;
 
-/// One of the settings that the default SSD policy chooses among, for [`SsdPolicy::Pinned`]. By name:
+/// One of the settings that the default SSD policy chooses among, for [`AutoOptions::pin`]. By name:
 /// `forever`, `half-life-16`, `half-life-4`, `half-life-1`, `half-life-0.25`, `plain`, `second-sight`.
-///
-/// [`SsdPolicy::Pinned`]: crate::SsdPolicy::Pinned
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SsdSetting(u8);
 
@@ -66,6 +65,28 @@ impl SsdSetting {
     }
 }
 
+/// The options of the default SSD policy.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct AutoOptions {
+    /// `pin=NAME`: the setting that the policy always follows, instead of the best one for the workload.
+    pub pin: Option<SsdSetting>,
+    /// `zone=K`: the eviction zone.
+    pub zone: ZonePercent,
+    /// `outqueue=N`: the entries of the outqueue. Default: as many as the SSD has slots.
+    pub outqueue: Option<u32>,
+}
+
+impl AutoOptions {
+    /// The recommended policy.
+    pub const DEFAULT: Self = Self { pin: None, zone: ZonePercent::DEFAULT, outqueue: None };
+}
+
+impl Default for AutoOptions {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
 /// The default SSD policy; see the module's text.
 #[derive(Debug)]
 pub struct Adaptive {
@@ -83,10 +104,12 @@ pub struct Adaptive {
 }
 
 impl Adaptive {
-    /// For an empty SSD; always follows `pin`, if given.
+    /// For an empty SSD.
     #[must_use]
-    pub fn new(params: &SlotPolicyParams, pin: Option<SsdSetting>) -> Self {
-        let SlotPolicyParams { slots, frames, outqueue_entries, costs, .. } = *params;
+    pub fn new(options: AutoOptions, params: &SlotPolicyParams) -> Self {
+        let SlotPolicyParams { slots, frames, costs, .. } = *params;
+        let outqueue_entries = options.outqueue.map_or(params.outqueue_entries, |entries| entries as usize);
+        let pin = options.pin;
         let ghosts = Ghosts::new(slots, frames, costs);
         Self {
             pages: Tracked::new(slots, frames, outqueue_entries, ghosts.records_max()),

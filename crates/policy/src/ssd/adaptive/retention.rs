@@ -42,14 +42,14 @@ impl Retention {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Adaptive;
+    use super::super::{Adaptive, AutoOptions};
     use super::*;
     use crate::{Access, Costs, Location, Millis, PageId, SlotPolicy, SlotPolicyParams, SpaceId};
 
     #[test]
     fn a_page_counts_once_when_it_leaves_clean_or_is_written_home() {
         // One access per tick.
-        let mut policy = Adaptive::new(&SlotPolicyParams::new(Costs::PAPER, 64, 64), None);
+        let mut policy = Adaptive::new(AutoOptions::DEFAULT, &SlotPolicyParams::new(Costs::PAPER, 64, 64));
         let (page, now) = (|no: u32| PageId::new(SpaceId(1), no), Millis(0));
         for no in 0..4_000 {
             policy.read(page(no), Some(Location::Hdd), Access::Random, now);

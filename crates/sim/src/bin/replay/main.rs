@@ -48,9 +48,9 @@ struct RunArgs {
     /// Batches to count, of the same size as those of --warmup [default: the rest of the trace, or 10000]
     #[arg(long, value_name = "BATCHES", value_parser = clap::value_parser!(u64).range(1..))]
     batches: Option<u64>,
-    /// The eviction zone in per cent of the SSD's pages
-    #[arg(long, value_name = "PERCENT", default_value_t = 10.0, value_parser = args::positive_percent)]
-    zone_percent: f64,
+    /// The eviction zone in per cent of the SSD's pages [default: the policy's, as in lru2:zone=5]
+    #[arg(long, value_name = "PERCENT", value_parser = args::positive_percent)]
+    zone_percent: Option<f64>,
     /// Entries of CAC's and CC's outqueue, one page each [default: as many as the SSD has pages]
     #[arg(long, value_name = "ENTRIES", value_parser = pages(0))]
     outqueue: Option<u32>,

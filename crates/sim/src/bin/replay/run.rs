@@ -33,7 +33,7 @@ impl Run<'_> {
             costs: tiers.costs,
             look_ahead: args.look_ahead as usize,
             dirty_share_max: args.dirty_percent_max / 100.0,
-            zone_share: args.zone_percent / 100.0,
+            zone_share: args.zone_percent.unwrap_or_else(|| pair.ssd.zone().get()) / 100.0,
             cpu_ms: args.cpu_us / 1000.0,
             cluster_pages: tiers.cluster_pages,
             ..TierParams::new(pool_pages, ssd_pages)

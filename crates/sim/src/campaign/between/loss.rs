@@ -25,7 +25,7 @@ pub(crate) fn examine(crash: Crash<'_>, rng: &mut SmallRng, totals: &mut Totals)
     let manifest = Arc::new(moment.manifest.fork());
     let builder = || {
         let builder = plan.with_manifest(&manifest).ssd_bytes(0).accept_ssd_loss(true);
-        let builder = builder.hdd_device(Arc::clone(&hdd));
+        let builder = builder.hdd(Arc::clone(&hdd));
         if plan.on_hdd > 0 { builder } else { builder.ring_device(Arc::clone(&ring)) }
     };
     // Without faults, a ring on the HDD repairs every home that the crash tore. An HDD without a ring tears

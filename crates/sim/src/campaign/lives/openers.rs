@@ -6,7 +6,7 @@ use crate::campaign::report::coverage::State;
 use crate::campaign::world::examine::{is_busy, names_the_record};
 use crate::campaign::world::moment::bounded_power;
 use crate::campaign::world::probe::{Lease, Probe};
-use pagetier::{OpenError, PageStore};
+use pagetier::{OpenError, PageStore, options::Create};
 use pagetier_devio::SharedDevice;
 use pagetier_testing::SimDevice;
 use rand::Rng;
@@ -45,7 +45,8 @@ pub(super) async fn intrude(probe: Arc<Probe>, plan: Arc<Plan>, mut rng: SmallRn
         }
         let saves = manifest.saves();
         probe.mark(State::Intruded);
-        let opened = plan.builder_on(disks, &manifest).force(way != Way::Same).open().await;
+        let create = if way == Way::Same { Create::OnBlank } else { Create::Overwriting };
+        let opened = plan.builder_on(disks, &manifest).create(create).open().await;
         match opened {
             Ok(_) => return Err(format!("a second opener ({way:?}) opens the store while it is open")),
             Err(error) if !is_busy(&error) => {

@@ -18,7 +18,7 @@ use crate::campaign::world::moment::{Crash, bounded_power};
 use crate::campaign::world::planned::Planned;
 use crate::campaign::world::probe::{Phase, Probe, Rate};
 use crate::campaign::world::saves::Saves;
-use pagetier::{Builder, MemoryManifest, PageId, PageStore, SsdLoss, SsdMode, SsdState};
+use pagetier::{Builder, MemoryManifest, PageId, PageStore, SsdLoss, SsdMode, stats::SsdState};
 use pagetier_devio::SharedDevice;
 use pagetier_testing::SimDevice;
 use rand::rngs::SmallRng;
@@ -383,7 +383,7 @@ impl World {
         }
         let alone = !self.background;
         // An SSD that has not failed is not verified.
-        let verified = store.ssd().state() != SsdState::Active;
+        let verified = store.stats().ssd.state() != SsdState::Active;
         let waits = waits(act, store);
         {
             let mut model = self.model();
@@ -528,7 +528,7 @@ impl World {
 fn waits(act: Act, store: &PageStore) -> bool {
     match act {
         Act::Abandon | Act::Readmit => true,
-        Act::Off | Act::On(_) => (store.ssd().mode() == SsdMode::Off) != (act == Act::Off),
+        Act::Off | Act::On(_) => (store.stats().ssd.mode == SsdMode::Off) != (act == Act::Off),
         Act::Drain | Act::DrainUpTo(_) => false,
     }
 }

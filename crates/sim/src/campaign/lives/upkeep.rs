@@ -16,8 +16,8 @@ use crate::campaign::world::examine::{Lenient, check, examine as recover, in_vir
 use crate::campaign::world::moment::{Crash, Moment, Outcome, bounded_power};
 use crate::campaign::world::probe::{Phase, Probe, Rate};
 use crate::campaign::world::saves::Saves;
-use pagetier::{Error, OpenError, PageStore, SsdReplacement};
-use pagetier_devio::{Device, SharedDevice};
+use pagetier::{Error, OpenError, PageStore};
+use pagetier_devio::Device;
 use pagetier_testing::{SimDevice, SimMoment};
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
@@ -195,9 +195,9 @@ impl InUse {
         let (worker, ops) = (self.worker(saves.is_some()), self.rng.random_range(1..100));
         let sampler = Arc::new(Sampler::new(&self, &new));
         let sampling = tokio::spawn(Arc::clone(&sampler).run());
-        let device = SsdReplacement::device(Arc::clone(&new) as SharedDevice).bytes(then.ssd_bytes());
         let replacing = async {
-            let replaced = tokio::time::timeout(LONG, self.store.replace_ssd(device)).await;
+            let replaced = self.store.ssd().replace(Arc::clone(&new), then.ssd_bytes());
+            let replaced = tokio::time::timeout(LONG, replaced).await;
             let replaced = replaced.map_err(|_| "hangs")?;
             sampler.replaced.store(replaced.is_ok(), Ordering::Relaxed);
             Ok::<_, String>(replaced)

@@ -91,7 +91,7 @@ async fn restored(
     let power = bounded_power();
     let device = |name| Arc::new(SimDevice::new(name, 0, 1, &power)) as SharedDevice;
     let (hdd, ring) = (device("hdd"), device("ring"));
-    let builder = || store_in(plan, &to).hdd_device(Arc::clone(&hdd)).ring_device(Arc::clone(&ring));
+    let builder = || store_in(plan, &to).hdd(Arc::clone(&hdd)).ring_device(Arc::clone(&ring));
     let done = LoggedStore::restore(builder(), &log, &shelf.chain(), one.number).await;
     done.map_err(|error| causes(&error))?;
     let later = rng.random_bool(0.5) && !now.model.loaded_since(&one.before);
@@ -100,7 +100,12 @@ async fn restored(
     if later && let Some(ended) = with_later_log(plan, builder(), now).await? {
         return Ok(ended);
     }
-    let db = LoggedStore::open(builder().create(false), &log, Terms::of(plan).options()).await;
+    let db = LoggedStore::open(
+        builder().create(pagetier::options::Create::Never),
+        &log,
+        Terms::of(plan).options(),
+    )
+    .await;
     let again = if later { " after a later log was refused" } else { "" };
     let db = db.map_err(|error| format!("does not open{again}: {}", causes(&error)))?;
     let mut model = one.after.as_backed_up(&one.before);
@@ -123,7 +128,14 @@ async fn with_later_log(plan: &Plan, builder: Builder, now: &Moment) -> Result<O
     };
     let media = Media { pages, log, manifest: MemoryManifest::default() };
     let watch = Watch::new(plan, media, now.model.clone(), 1);
-    match open::on(&watch, builder.create(false), watch.log_media(), Terms::of(plan)).await {
+    match open::on(
+        &watch,
+        builder.create(pagetier::options::Create::Never),
+        watch.log_media(),
+        Terms::of(plan),
+    )
+    .await
+    {
         Ok(db) => {
             let mut model = now.model.clone();
             let checked = check(&db, &mut model, now.model.acked, false).await;

@@ -51,9 +51,9 @@ fn without_ssd(
 ) -> Builder {
     let device = |name| Arc::new(SimDevice::new(name, 0, 9, &watch.power)) as SharedDevice;
     if blank {
-        return whole.ssd_device(device("ssd")).accept_ssd_loss(true);
+        return whole.ssd(device("ssd")).accept_ssd_loss(true);
     }
-    let builder = plan.with_manifest(manifest).hdd_device(watch.devices().hdd);
+    let builder = plan.with_manifest(manifest).hdd(watch.devices().hdd);
     let builder = builder.ssd_bytes(0).accept_ssd_loss(true);
     if plan.on_hdd > 0 { builder } else { builder.ring_device(device("ring")) }
 }

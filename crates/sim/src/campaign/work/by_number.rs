@@ -15,7 +15,7 @@ impl Worker {
     pub(super) async fn read_owned(&mut self) -> Outcome {
         let Some(page) = self.pick() else { return Ok(()) };
         let Some(held) = self.have(page, false) else { return Ok(()) };
-        match self.store.get_owned(page).await {
+        match self.store.get(page).await.map(|page| page.into_owned(&self.store)) {
             Ok(guard) => self.expect(page, &guard),
             Err(Error::NoSuchPage { .. }) if held.was_free => Ok(()),
             Err(error) => self.judge("get_owned", Some(page), &error),
@@ -49,7 +49,7 @@ impl Worker {
     pub(crate) async fn write_owned(&mut self) -> Outcome {
         let Some(page) = self.pick() else { return Ok(()) };
         let Some(held) = self.have(page, false) else { return Ok(()) };
-        let mut guard = match self.store.get_mut_owned(page).await {
+        let mut guard = match self.store.get_mut(page).await.map(|page| page.into_owned(&self.store)) {
             Ok(guard) => guard,
             Err(Error::NoSuchPage { .. }) if held.was_free => return Ok(()),
             Err(error) => return self.judge("get_mut_owned", Some(page), &error),

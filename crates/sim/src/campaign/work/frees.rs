@@ -146,8 +146,11 @@ impl Worker {
 
     async fn call(&self, call: &Free) -> Result<u32, Error> {
         match call {
-            Free::One(page) => self.store.free(*page).await.map(|()| 1),
-            Free::Some(pages) => self.store.free_pages(pages).await,
+            Free::One(page) => match self.store.free(*page).await? {
+                0 => Err(Error::NoSuchPage { page: *page }),
+                freed => Ok(freed),
+            },
+            Free::Some(pages) => self.store.free(pages).await,
             Free::OnSync(pages) => {
                 let last = self.model.lock().last_version;
                 let noted = self.store.free_on_sync(pages)?;
@@ -167,7 +170,7 @@ impl Worker {
                 }
                 Ok(noted)
             }
-            Free::Range(space, range) => self.store.spaces().free(*space, range.clone()).await,
+            Free::Range(space, range) => self.store.free((*space, range.clone())).await,
         }
     }
 

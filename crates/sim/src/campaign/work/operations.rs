@@ -71,7 +71,7 @@ use Group::*;
 /// Every operation. The names stand in the report.
 pub(crate) const TABLE: &[Operation] = &[
     op("read", (Read, 40), &["PageStore::get"], |w| Box::pin(w.read())).usual(),
-    op("read owned", (Read, 4), &["PageStore::get_owned"], |w| Box::pin(w.read_owned())),
+    op("read owned", (Read, 4), &["PageStore::get", "PageRef::into_owned"], |w| Box::pin(w.read_owned())),
     op("read several", (Read, 4), &["PageStore::get_many"], |w| Box::pin(w.read_many())),
     op("read what is in memory", (Read, 4), &["PageStore::try_get"], |w| Box::pin(w.try_read())),
     op("write", (Write, 84), &["PageStore::get_mut", "PageStore::get_or_create"], |w| {
@@ -79,7 +79,7 @@ pub(crate) const TABLE: &[Operation] = &[
     })
     .usual(),
     op("write slowly", (Write, 4), &["PageStore::get_mut"], |w| Box::pin(w.write(true))).usual().of("hold"),
-    op("write owned", (Write, 4), &["PageStore::get_mut_owned"], |w| Box::pin(w.write_owned())),
+    op("write owned", (Write, 4), &["PageStore::get_mut"], |w| Box::pin(w.write_owned())),
     op("write what is in memory", (Write, 4), &["PageStore::try_get_mut"], |w| Box::pin(w.try_write())),
     op("allocate", (Write, 12), &["PageStore::allocate"], |w| Box::pin(w.allocate_some())).usual(),
     op("create by number", (Write, 3), &["PageStore::overwrite"], |w| Box::pin(w.create_by_number())),
@@ -96,7 +96,7 @@ pub(crate) const TABLE: &[Operation] = &[
     op(
         "redo position",
         (Sync, 2),
-        &["PageStore::redo_from", "PageStore::min_recovery_lsn", "PageStore::record_log", "Ssd::oldest_lsn"],
+        &["PageStore::redo_from", "PageStore::min_recovery_lsn", "PageStore::record_log"],
         |w| Box::pin(w.redo_from()),
     ),
     op("flush up to an LSN", (Side, 12), &["PageStore::flush_to"], |w| Box::pin(w.flush_to()))
@@ -120,13 +120,13 @@ pub(crate) const TABLE: &[Operation] = &[
     op("create a space by number", (Space, 2), &["Spaces::create_as"], |w| Box::pin(w.create_space_as())),
     op("hints", (Space, 8), &["Spaces::set_hints"], |w| Box::pin(w.set_hints())),
     op("free a page", (Free, 2), &["PageStore::free"], |w| Box::pin(w.free_one())).usual(),
-    op("free pages", (Free, 2), &["PageStore::free_pages"], |w| Box::pin(w.free_some())).usual(),
+    op("free pages", (Free, 2), &["PageStore::free"], |w| Box::pin(w.free_some())).usual(),
     op("free with a sync", (Free, 2), &["PageStore::free_on_sync", "PageStore::sync"], |w| {
         Box::pin(w.free_on_sync())
     })
     .usual(),
-    op("free a range", (Free, 2), &["Spaces::free"], |w| Box::pin(w.free_run())).usual(),
-    op("free an extent", (Free, 1), &["Spaces::free", "Spaces::shrink"], |w| Box::pin(w.free_extent()))
+    op("free a range", (Free, 2), &["PageStore::free"], |w| Box::pin(w.free_run())).usual(),
+    op("free an extent", (Free, 1), &["PageStore::free", "Spaces::shrink"], |w| Box::pin(w.free_extent()))
         .usual(),
     op("free and reuse", (Free, 2), &["PageStore::free", "PageStore::overwrite"], |w| {
         Box::pin(w.free_and_reuse())
@@ -173,12 +173,9 @@ pub(crate) const TABLE: &[Operation] = &[
     op("trace", (Operate, 1), &["PageStore::trace", "Trace::start", "Trace::progress", "Trace::stop"], |w| {
         Box::pin(w.trace())
     }),
-    op(
-        "hot pages",
-        (Operate, 1),
-        &["PageStore::hot_set", "PageStore::export_hot", "PageStore::import_hot"],
-        |w| Box::pin(w.hot_pages()),
-    ),
+    op("hot pages", (Operate, 1), &["PageStore::hot_set", "HotSet::export", "HotSet::import"], |w| {
+        Box::pin(w.hot_pages())
+    }),
     op("wrong reads", (Trouble, 3), &[], |w| Box::pin(w.wrong_reads())).of("wrong-reads"),
     op("a flush of the SSD fails", (Trouble, 3), &[], |w| Box::pin(w.ssd_flush_fails())),
     op("a device fails", (Trouble, 2), &[], |w| Box::pin(w.device_fails())),
@@ -210,9 +207,6 @@ const VIEWS: &[&str] = &[
     "Spaces::find",
     "Spaces::list",
     "Spaces::pages",
-    "Spaces::hints",
-    "Ssd::state",
-    "Ssd::mode",
     "Ssd::events",
     "Policies::ssd",
     "Policies::groups",
@@ -222,28 +216,21 @@ const VIEWS: &[&str] = &[
 /// What openings, and the examinations of crashed and closed stores, call.
 const EXAMINATIONS: &[&str] = &[
     "Builder::accept_ssd_loss",
-    "Builder::cluster_pages",
     "Builder::costs",
     "Builder::create",
     "Builder::directory",
     "Builder::exhausted_after",
-    "Builder::force",
-    "Builder::group_width_per_min",
-    "Builder::hdd_device",
+    "Builder::hdd",
     "Builder::in_memory",
     "Builder::inspect",
-    "Builder::lease",
     "Builder::log_gate",
     "Builder::low_room",
-    "Builder::manifest_bytes_max",
-    "Builder::manifest_on_hdd",
+    "Builder::manifest",
     "Builder::map_piece",
     "Builder::mutation",
     "Builder::on_recovery_progress",
-    "Builder::online_costs",
     "Builder::open",
     "Builder::open_read_only",
-    "Builder::outqueue",
     "Builder::page_gap_max",
     "Builder::pool_bytes",
     "Builder::pool_policy",
@@ -253,17 +240,16 @@ const EXAMINATIONS: &[&str] = &[
     "Builder::ring_device",
     "Builder::ring_pages",
     "Builder::ssd_bytes",
-    "Builder::ssd_device",
+    "Builder::ssd",
     "Builder::ssd_mode",
     "Builder::ssd_policy",
-    "Builder::ssd_write_budget",
-    "Builder::zone_percent",
     "PageStore::builder",
     "PageStore::close",
-    "PageStore::keep_hot_set",
+    "HotSet::keep",
+    "HotSet::pages",
     "PageStore::wait_closed",
     "PageStore::shutdown",
-    "PageStore::replace_ssd",
+    "Ssd::replace",
     "PageStore::validate",
 ];
 

@@ -37,7 +37,7 @@ impl Worker {
     }
 
     pub(crate) async fn switch(&mut self) -> Outcome {
-        let policy = Plan::any_ssd_policy(&mut self.rng);
+        let policy = self.plan.ssd_policy_named(Plan::any_ssd_policy(&mut self.rng));
         let store = Arc::clone(&self.store);
         self.model.lock().doing.switch += 1;
         let ended = |doing: &mut Doing| doing.switch -= 1;
@@ -62,7 +62,7 @@ impl Worker {
             0 => Request::Stat {},
             1 => Request::SetPolicy {
                 pool: Some(Plan::any_pool_policy(&mut self.rng).to_owned()),
-                ssd: Some(Plan::any_ssd_policy(&mut self.rng).to_owned()),
+                ssd: Some(self.plan.ssd_policy_named(Plan::any_ssd_policy(&mut self.rng))),
             },
             2 => Request::SetBudget { bytes_per_day: [None, Some(1 << 30)][self.rng.random_range(0..2)] },
             3 => Request::ResizePool { bytes: self.plan.pool_bytes(self.rng.random_range(18..=60)) },
@@ -134,10 +134,10 @@ impl Worker {
         let Some(Desk { dir, .. }) = self.desk.clone() else { return Ok(()) };
         let path = dir.join("hot");
         if self.rng.random_bool(0.5) || !path.exists() {
-            let saved = self.store.export_hot(&path).await;
+            let saved = self.store.hot_set().export(&path).await;
             return saved.map(drop).map_err(|error| format!("export_hot: {error}"));
         }
-        let loaded = self.store.import_hot(&path).await;
+        let loaded = self.store.hot_set().import(&path).await;
         loaded.map(drop).map_err(|error| format!("import_hot: {error}"))
     }
 
@@ -145,16 +145,20 @@ impl Worker {
     pub(super) async fn views(&mut self) -> Outcome {
         let store = Arc::clone(&self.store);
         let _ = (store.stats().summary(), store.stats().to_string(), store.frames(), store.recovery());
-        let _ = (store.ssd().state(), store.ssd().mode(), store.ssd().events().try_next());
-        let _ =
-            (store.policies().ssd(), store.policies().groups(), store.policies().pool(), store.hot_set(5));
-        let (min, _) = (store.min_recovery_lsn(), store.ssd().oldest_lsn());
+        let _ = (store.stats().ssd.state(), store.stats().ssd.mode, store.ssd().events().try_next());
+        let _ = (
+            store.policies().ssd(),
+            store.policies().groups(),
+            store.policies().pool(),
+            store.hot_set().pages(5),
+        );
+        let (min, _) = (store.min_recovery_lsn(), store.stats().ssd.oldest_lsn);
         if min.is_some_and(|min| min.0 > u64::from(self.model.lock().last_version)) {
             return Err(format!("the oldest change in memory has LSN {min:?}, which was not issued yet"));
         }
         if let Some(page) = self.pick() {
             let _ = (store.location(page), store.policies().counts(page), store.why(page));
-            let _ = (store.spaces().pages(page.space), store.spaces().hints(page.space));
+            let _ = store.spaces().pages(page.space);
             let mut model = self.model.lock();
             if model.live_page(page).is_some_and(|p| p.is_in_use()) && !store.exists(page) {
                 return Err(format!("page {page} is in use, but does not exist"));
@@ -265,10 +269,10 @@ async fn restored(plan: &Plan, chain: &Path, to: &Path, number: u32) -> Result<P
         let builder = plan.builder().ssd_bytes(0).ring_pages(4).mutation(None).directory(to);
         // The paused clock waits for its saves.
         let builder = builder.before_saves(|| ());
-        builder.hdd_device(Arc::clone(&hdd)).ring_device(Arc::clone(&ring))
+        builder.hdd(Arc::clone(&hdd)).ring_device(Arc::clone(&ring))
     };
     builder().restore(chain, Some(number), |_| ()).await.map_err(|error| error.to_string())?;
-    builder().create(false).open().await.map_err(|error| error.to_string())
+    builder().create(pagetier::options::Create::Never).open().await.map_err(|error| error.to_string())
 }
 
 async fn judge(

@@ -2,12 +2,16 @@
 
 use super::disks::{Disks, SharedDisks};
 use crate::campaign::draw::plan::Plan;
-use pagetier::{Builder, Costs, MemoryManifest, PageSize, PageStore, SsdMode};
+use pagetier::{
+    Builder, Costs, MemoryManifest, PageSize, PageStore, PoolPolicy, SsdMode, SsdPolicy, options::CostSource,
+    options::OnHdd,
+};
 use pagetier_ssdcache::{BLOCK_BYTES, Layout};
 use pagetier_testing::SimDevice;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::ops::Range;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,37 +46,45 @@ impl Plan {
     /// The memory budget for a pool of about `frames` frames, in bytes.
     pub(crate) fn pool_bytes(&self, frames: u32) -> u64 {
         let simulated = u64::from(self.slots.min(768)) * 150;
-        let tables = u64::from(self.slots) * 184 + u64::from(self.outqueue) * 72 + simulated;
+        let policy: Option<SsdPolicy> = self.ssd_policy_named(self.ssd_policy).parse().ok();
+        let outqueue = policy.unwrap_or_default().outqueue_entries(u64::from(self.slots));
+        let tables = u64::from(self.slots) * 184 + outqueue * 72 + simulated;
         u64::from(frames + 4) * (self.page_bytes() + 188) + tables + (8 << 10)
     }
 
+    /// The name of this SSD policy with the plan's sizes, as far as it has them.
+    pub(crate) fn ssd_policy_named(&self, policy: &str) -> String {
+        let zone = format!("zone={}", self.zone_percent);
+        with_option::<SsdPolicy>(
+            with_option::<SsdPolicy>(policy.into(), &zone),
+            &format!("outqueue={}", self.outqueue),
+        )
+    }
+
     /// Options that each opening may choose anew, as the seed draws them.
-    fn chosen(&self, builder: Builder) -> Builder {
+    fn chosen(&self, builder: Builder, [ssd, pool]: [String; 2]) -> Builder {
         let rng = &mut SmallRng::seed_from_u64(self.seed ^ 0x4be8_93d1_0c7f_2a65);
         let some = |rng: &mut SmallRng| rng.random_bool(0.25);
+        let builder = builder.read_ahead(rng.random_bool(0.7));
+        let cluster = ["cluster=1", "cluster=8", "cluster=64"][rng.random_range(0..3)];
+        let width = ["group-width=0.1", "group-width=1", "group-width=60"][rng.random_range(0..3)];
         let mut builder = builder
-            .read_ahead(rng.random_bool(0.7))
-            .cluster_pages([1, 8, 64][rng.random_range(0..3)])
-            .group_width_per_min([0.1, 1.0, 60.0][rng.random_range(0..3)])
+            .pool_policy(with_option::<PoolPolicy>(pool, cluster))
+            .ssd_policy(with_option::<SsdPolicy>(ssd, width))
             .low_room([0, 256 << 20][rng.random_range(0..2)])
             .exhausted_after(Duration::from_secs([2, 10][rng.random_range(0..2)]))
             .page_gap_max([70, 65_536][rng.random_range(0..2)])
             .on_recovery_progress(|_| ());
         if some(rng) {
-            builder = builder.lease(Duration::from_secs([0, 30][rng.random_range(0..2)]));
-        }
-        if some(rng) {
             builder = builder.redo_span_max([40, 400][rng.random_range(0..2)]);
         }
-        if some(rng) {
-            builder = builder.online_costs([8, 1000][rng.random_range(0..2)]);
-        }
-        if some(rng) {
-            builder = builder.costs(Costs { hdd_write_ms: 1.0, ..Costs::PAPER });
-        }
-        if some(rng) {
-            builder = builder.ssd_write_budget([0, 100 << 20][rng.random_range(0..2)]);
-        }
+        let points = some(rng).then(|| [8, 1000][rng.random_range(0..2)]);
+        let start = some(rng).then_some(Costs { hdd_write_ms: 1.0, ..Costs::PAPER });
+        builder = builder.costs(match (points, start) {
+            (Some(points), start) => CostSource::Online { points, start },
+            (None, Some(costs)) => CostSource::Given(costs),
+            (None, None) => CostSource::Known,
+        });
         if some(rng) {
             builder = builder.ssd_mode([SsdMode::WriteThrough, SsdMode::ReadOnly][rng.random_range(0..2)]);
         }
@@ -84,21 +96,23 @@ impl Plan {
         if self.hot_ms == 0 {
             return Ok(());
         }
-        let kept = store.keep_hot_set(Duration::from_millis(self.hot_ms.into())).await;
+        let kept = store.hot_set().keep(Duration::from_millis(self.hot_ms.into())).await;
         kept.map_err(|error| format!("keep_hot_set: {error}"))
     }
 
     /// The store's options, without its devices.
     pub(crate) fn builder(&self) -> Builder {
-        let builder = if self.is_whole() { self.chosen(PageStore::builder()) } else { PageStore::builder() };
+        let [ssd, pool] = [named(self.ssd_policy, self.hostile[0]), named(self.pool_policy, self.hostile[1])];
+        let ssd = self.ssd_policy_named(&ssd);
+        let builder = PageStore::builder();
+        let builder = match self.is_whole() {
+            true => self.chosen(builder, [ssd, pool]),
+            false => builder.ssd_policy(ssd).pool_policy(pool),
+        };
         builder
             .page_size(self.page_size())
             .ssd_bytes(self.ssd_bytes())
-            .ssd_policy(named(self.ssd_policy, self.hostile[0]))
-            .pool_policy(named(self.pool_policy, self.hostile[1]))
             .ring_pages(self.ring)
-            .zone_percent(f64::from(self.zone_percent))
-            .outqueue(self.outqueue as usize)
             .pool_bytes(self.pool_bytes(self.frames))
             .mutation(self.mutation)
             .map_piece(self.map_piece)
@@ -108,7 +122,11 @@ impl Plan {
     pub(crate) fn with_manifest(&self, manifest: &Arc<MemoryManifest>) -> Builder {
         match self.on_hdd {
             0 => self.builder().in_memory(Arc::clone(manifest)),
-            _ => self.builder().manifest_on_hdd(true).manifest_bytes_max(AREA_BYTES),
+            _ => {
+                let lease_ms = [None, None, Some(0), Some(30_000)][(self.seed % 4) as usize];
+                let lease_ms = lease_ms.filter(|_| self.is_whole());
+                self.builder().manifest(OnHdd { bytes_max: AREA_BYTES, lease_ms })
+            }
         }
     }
 
@@ -118,16 +136,16 @@ impl Plan {
         SharedDisks { hdd, ssd, ring }: SharedDisks,
         manifest: &Arc<MemoryManifest>,
     ) -> Builder {
-        let builder = self.with_manifest(manifest).hdd_device(hdd);
+        let builder = self.with_manifest(manifest).hdd(hdd);
         if self.on_hdd > 0 {
             // The ring is there, too.
-            return if self.ssd_bytes() == 0 { builder } else { builder.ssd_device(ssd) };
+            return if self.ssd_bytes() == 0 { builder } else { builder.ssd(ssd) };
         }
         if self.ssd_bytes() == 0 {
             // Without slots the device holds the ring.
             return builder.ring_device(ssd);
         }
-        let builder = builder.ssd_device(ssd);
+        let builder = builder.ssd(ssd);
         if self.is_whole() { builder.ring_device(ring) } else { builder }
     }
 
@@ -163,6 +181,13 @@ impl Plan {
         Layout::for_bytes(self.ssd_bytes(), self.page_size(), self.ring)
             .unwrap_or_else(|_| Layout::ring_only(self.page_size(), self.ring))
     }
+}
+
+/// `policy` with the option, if it has it.
+fn with_option<P: FromStr>(policy: String, option: &str) -> String {
+    let separator = if policy.contains(':') { ',' } else { ':' };
+    let with = format!("{policy}{separator}{option}");
+    if with.parse::<P>().is_ok() { with } else { policy }
 }
 
 fn named(policy: &str, hostile: Option<u32>) -> String {

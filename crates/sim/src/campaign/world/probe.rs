@@ -13,7 +13,7 @@ use crate::campaign::contract::model::Model;
 use crate::campaign::contract::running::{Drawn, Running};
 use crate::campaign::draw::plan::Plan;
 use crate::campaign::report::coverage::{State, States};
-use pagetier::{Builder, LogGate, MemoryManifest, PageSize, PageStore, SsdState};
+use pagetier::{Builder, LogGate, MemoryManifest, PageSize, PageStore, options::Create, stats::SsdState};
 use pagetier_devio::IoClass;
 use pagetier_ssdcache::{Layout, SLOTS_MIN};
 use pagetier_testing::{FlushFailure, SimDevice, SimMoment, SimPower};
@@ -184,7 +184,7 @@ impl Probe {
         let builder = {
             let inside = self.inside.lock();
             builder
-                .force(inside.force)
+                .create(if inside.force { Create::Overwriting } else { Create::OnBlank })
                 .accept_ssd_loss(inside.accepts_loss)
                 .accept_log_loss(inside.accepts_loss)
         };
@@ -291,7 +291,7 @@ impl Probe {
 
     /// Whether the store may not use the SSD: it was given up, in this life or an earlier one.
     pub(crate) fn may_lack_ssd(&self) -> bool {
-        let off = |store: Arc<PageStore>| store.ssd().state() == SsdState::Off;
+        let off = |store: Arc<PageStore>| store.stats().ssd.state() == SsdState::Off;
         let store = self.inside.lock().store.upgrade();
         self.model.lock().ssd_touched || store.is_some_and(off)
     }

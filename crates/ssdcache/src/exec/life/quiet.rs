@@ -171,6 +171,7 @@ impl SsdTier {
     pub async fn set_policy(
         &self,
         policy: Box<dyn SlotPolicy>,
+        zone_percent: f64,
         with_buffered: impl FnOnce(&mut dyn FnMut(&[PageId])),
     ) -> Result<(), TierError> {
         let _quiet = self.core.quiesce().await;
@@ -184,7 +185,7 @@ impl SsdTier {
         with_buffered(&mut |pages| {
             let Some(policy) = policy.take() else { return };
             let mut state = self.core.state.lock();
-            state.slots.switch_policy(policy, pages, now);
+            state.slots.switch_policy(policy, zone_percent, pages, now);
             self.core.choice_changes.store(0, Ordering::Relaxed);
             self.core.resend_price();
             usable = state.ssd_error.is_none();

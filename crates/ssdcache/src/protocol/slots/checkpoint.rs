@@ -152,14 +152,18 @@ mod tests {
     use crate::protocol::flushes::SsdFlush;
     use crate::protocol::slots::{MapWork, Plan, SlotParams, Slots};
     use pagetier_page::{Lsn, PageId, SpaceId, Stamp};
-    use pagetier_policy::{Access, Cause, Costs, Location, Millis, SlotPolicyParams, SsdPolicy};
+    use pagetier_policy::{Access, Cause, Costs, Location, Millis, SlotPolicyParams, SsdPolicy, ZonePercent};
     use pagetier_rivals::RivalSsd;
 
     const NOW: Millis = Millis(0);
 
     #[test]
     fn a_discarded_only_copy_may_come_back_until_a_checkpoint_begun_later_is_durable() {
-        let policy = SsdPolicy::Custom(&RivalSsd::Lru2).build(&SlotPolicyParams::new(Costs::PAPER, 12, 8));
+        let policy = SsdPolicy::Custom(&RivalSsd::Lru2, ZonePercent::DEFAULT).build(&SlotPolicyParams::new(
+            Costs::PAPER,
+            12,
+            8,
+        ));
         let mut slots = Slots::new(SlotParams::new(12, 50.0), policy, &[], 0);
         slots.begin_checkpoint(NOW);
         slots.end_checkpoint(true);
@@ -187,7 +191,11 @@ mod tests {
 
     #[test]
     fn a_copy_that_awaits_its_homes_flush_may_be_gone_when_a_recovery_looks_for_it() {
-        let policy = SsdPolicy::Custom(&RivalSsd::Lru2).build(&SlotPolicyParams::new(Costs::PAPER, 12, 8));
+        let policy = SsdPolicy::Custom(&RivalSsd::Lru2, ZonePercent::DEFAULT).build(&SlotPolicyParams::new(
+            Costs::PAPER,
+            12,
+            8,
+        ));
         let mut slots = Slots::new(SlotParams::new(12, 50.0), policy, &[], 0);
         slots.begin_checkpoint(NOW);
         slots.end_checkpoint(true);
@@ -210,7 +218,11 @@ mod tests {
     /// Its slot may have been captured already, and that of the copy that it replaces is captured later.
     #[test]
     fn a_checkpoint_counts_the_change_of_a_copy_that_begins_to_await_its_homes_flush() {
-        let policy = SsdPolicy::Custom(&RivalSsd::Lru2).build(&SlotPolicyParams::new(Costs::PAPER, 12, 8));
+        let policy = SsdPolicy::Custom(&RivalSsd::Lru2, ZonePercent::DEFAULT).build(&SlotPolicyParams::new(
+            Costs::PAPER,
+            12,
+            8,
+        ));
         let mut slots = Slots::new(SlotParams::new(12, 50.0), policy, &[], 0);
         slots.begin_checkpoint(NOW);
         slots.end_checkpoint(true);

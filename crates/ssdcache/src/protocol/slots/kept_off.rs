@@ -145,7 +145,7 @@ mod tests {
     use crate::protocol::flushes::SsdFlush;
     use crate::protocol::slots::{Plan, SlotParams};
     use pagetier_page::Stamp;
-    use pagetier_policy::{Cause, Costs, Location, SlotPolicyParams, SsdPolicy};
+    use pagetier_policy::{Cause, Costs, Location, SlotPolicyParams, SsdPolicy, ZonePercent};
     use pagetier_rivals::RivalSsd;
 
     const NOW: Millis = Millis(0);
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn copies_leave_when_they_may_and_those_of_other_spaces_stay() {
-        let mut slots = slots(SsdPolicy::Custom(&RivalSsd::Lru2));
+        let mut slots = slots(SsdPolicy::Custom(&RivalSsd::Lru2, ZonePercent::DEFAULT));
         for no in 0..3 {
             assert!(written(&mut slots, page(1, no), u64::from(no) + 1));
             assert!(written(&mut slots, page(2, no), u64::from(no) + 11));
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_copy_that_was_on_its_way_leaves_when_it_has_arrived() {
-        let mut slots = slots(SsdPolicy::Custom(&RivalSsd::Lru2));
+        let mut slots = slots(SsdPolicy::Custom(&RivalSsd::Lru2, ZonePercent::DEFAULT));
         let Plan::Ssd(ticket) = slots.plan_dirty(page(1, 0), NOW, &mut || Stamp::from_bits(1)) else {
             panic!("there is room")
         };

@@ -235,7 +235,7 @@ mod tests {
     use super::*;
     use crate::protocol::slots::{Plan, SlotParams};
     use pagetier_page::SpaceId;
-    use pagetier_policy::{Costs, Location, SlotPolicyParams, SsdPolicy};
+    use pagetier_policy::{Costs, Location, SlotPolicyParams, SsdPolicy, ZonePercent};
     use pagetier_rivals::RivalSsd;
 
     const NOW: Millis = Millis(0);
@@ -244,7 +244,11 @@ mod tests {
     const GOOD: SsdFlush = SsdFlush(1);
 
     fn slots() -> Slots {
-        let policy = SsdPolicy::Custom(&RivalSsd::Lru2).build(&SlotPolicyParams::new(Costs::PAPER, 32, 8));
+        let policy = SsdPolicy::Custom(&RivalSsd::Lru2, ZonePercent::DEFAULT).build(&SlotPolicyParams::new(
+            Costs::PAPER,
+            32,
+            8,
+        ));
         let mut slots = Slots::new(SlotParams::new(32, 80.0), policy, &[], 0);
         slots.begin_checkpoint(NOW);
         slots.end_checkpoint(true);

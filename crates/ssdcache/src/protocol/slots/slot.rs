@@ -154,7 +154,7 @@ mod tests {
     use super::*;
     use crate::format::map::Entry;
     use crate::protocol::slots::{SlotParams, Slots};
-    use pagetier_policy::{Costs, Millis, SlotPolicyParams, SsdPolicy};
+    use pagetier_policy::{Costs, Millis, SlotPolicyParams, SsdPolicy, ZonePercent};
     use pagetier_rivals::RivalSsd;
 
     /// Bytes per slot of a full SSD, of which the policy takes the second number: the entry 18, the map 5.3,
@@ -179,9 +179,9 @@ mod tests {
         let named = |name: &str| name.parse::<SsdPolicy>().expect("a policy");
         for (policy, most) in [
             (named("none"), 24.0),
-            (SsdPolicy::Custom(&RivalSsd::Lru2), 40.0),
-            (SsdPolicy::Custom(&RivalSsd::Tac), 40.0),
-            (SsdPolicy::Custom(&RivalSsd::MvFifo), 40.0),
+            (SsdPolicy::Custom(&RivalSsd::Lru2, ZonePercent::DEFAULT), 40.0),
+            (SsdPolicy::Custom(&RivalSsd::Tac, ZonePercent::DEFAULT), 40.0),
+            (SsdPolicy::Custom(&RivalSsd::MvFifo, ZonePercent::DEFAULT), 40.0),
             (named("auto"), 59.0),
             (named("cac"), 73.0),
         ] {

@@ -1,7 +1,7 @@
 //! Replaces the policy over the slots in use: leaves them as a recovery under the new policy would.
 
-use super::Slots;
 use super::alloc::Alloc;
+use super::{SlotParams, Slots};
 use pagetier_page::{PageId, Stamp};
 use pagetier_policy::{Access, Millis, SlotId, SlotPolicy};
 
@@ -11,11 +11,19 @@ impl Slots {
     /// to a slot and no checkpoint may be in flight.
     ///
     /// A free slot stays writable as far as the zone in force allows (I2). A circle has no zone of its own
-    /// yet: it gives out no slot until the next checkpoint names one.
-    pub fn switch_policy(&mut self, policy: Box<dyn SlotPolicy>, buffered: &[PageId], now: Millis) {
+    /// yet: it gives out no slot until the next checkpoint names one. That and later zones have
+    /// `zone_percent` per cent of the slots.
+    pub fn switch_policy(
+        &mut self,
+        policy: Box<dyn SlotPolicy>,
+        zone_percent: f64,
+        buffered: &[PageId],
+        now: Millis,
+    ) {
         debug_assert!(!self.capturing && self.arriving == 0 && self.pending.is_empty());
         (self.through, self.on_read) = (policy.write_through(), policy.admits_on_read());
         self.policy = policy;
+        self.params = SlotParams::new(self.params.slots, zone_percent);
         self.policy.share_pages(self.slots.pages());
         let mut copies: Vec<(Stamp, SlotId, PageId)> = self.stored_copies().collect();
         copies.sort_unstable();
@@ -48,9 +56,9 @@ mod tests {
     use super::*;
     use crate::format::map::Entry;
     use crate::protocol::flushes::SsdFlush;
-    use crate::protocol::slots::{MapWork, Plan, SlotParams};
+    use crate::protocol::slots::{MapWork, Plan};
     use pagetier_page::SpaceId;
-    use pagetier_policy::{Costs, SlotPolicyParams, SsdPolicy};
+    use pagetier_policy::{Costs, SlotPolicyParams, SsdPolicy, ZonePercent};
     use pagetier_rivals::RivalSsd;
 
     const NOW: Millis = Millis(0);
@@ -83,15 +91,19 @@ mod tests {
     /// Slots with copies of the pages 0 to 4. Page 1 was written last; all but page 2, which is home, are
     /// dirty.
     fn filled(policy: SsdPolicy) -> Slots {
-        let mut slots =
-            Slots::new(SlotParams::new(SLOTS, 80.0), built(SsdPolicy::Custom(&RivalSsd::Lru2)), &[], 0);
+        let mut slots = Slots::new(
+            SlotParams::new(SLOTS, 80.0),
+            built(SsdPolicy::Custom(&RivalSsd::Lru2, ZonePercent::DEFAULT)),
+            &[],
+            0,
+        );
         checkpoint(&mut slots);
         for (at, no) in [0, 1, 2, 3, 4, 1].into_iter().enumerate() {
             assert!(write(&mut slots, no, at as u64 + 1));
         }
         let back = slots.hold_copy(page(2)).expect("a copy");
         slots.end_write_back(back, true);
-        slots.switch_policy(built(policy), &[page(7)], NOW);
+        slots.switch_policy(built(policy), 80.0, &[page(7)], NOW);
         slots
     }
 
@@ -131,11 +143,11 @@ mod tests {
         let entry = |no| Entry { page: page(no), stamp: Stamp::from_bits(u64::from(no) + 1), clean: true };
         let full: Vec<_> = (0..SLOTS).map(|no| Some(entry(no))).collect();
         for &policy in pagetier_rivals::SSD_POLICIES.iter().filter(|policy| **policy != SsdPolicy::None) {
-            let old = built(SsdPolicy::Custom(&RivalSsd::Lru2));
+            let old = built(SsdPolicy::Custom(&RivalSsd::Lru2, ZonePercent::DEFAULT));
             let mut slots = Slots::new(SlotParams::new(SLOTS, 50.0), old, &full, 0);
             checkpoint(&mut slots);
             assert_eq!(slots.map_work(false, NOW), None);
-            slots.switch_policy(built(policy), &[], NOW);
+            slots.switch_policy(built(policy), 80.0, &[], NOW);
             assert_eq!(slots.map_work(false, NOW), Some(MapWork::Checkpoint), "{policy}");
             checkpoint(&mut slots);
             assert_eq!(slots.map_work(false, NOW), None, "{policy}");
@@ -144,7 +156,7 @@ mod tests {
 
     #[test]
     fn the_front_of_a_circle_goes_on_after_the_copy_written_last() {
-        let mut slots = filled(SsdPolicy::Custom(&RivalSsd::MvFifo));
+        let mut slots = filled(SsdPolicy::Custom(&RivalSsd::MvFifo, ZonePercent::DEFAULT));
         let last = slots.slot_of(page(1)).unwrap();
         checkpoint(&mut slots);
         assert!(write(&mut slots, 5, 30));

@@ -244,7 +244,7 @@ mod tests {
     use crate::format::map::Entry;
     use crate::protocol::slots::{Located, Plan, SlotParams};
     use pagetier_page::{SpaceId, Stamp};
-    use pagetier_policy::{Costs, SlotPolicyParams, SsdPolicy};
+    use pagetier_policy::{Costs, SlotPolicyParams, SsdPolicy, ZonePercent};
     use pagetier_rivals::RivalSsd;
 
     const NOW: Millis = Millis(0);
@@ -263,7 +263,7 @@ mod tests {
         let entry = |no| Entry { page: page(no), stamp: Stamp::from_bits(u64::from(no) + 1), clean: true };
         let map: Vec<_> = (0..SLOTS).map(|no| (no < pages).then(|| entry(no))).collect();
         let params = SlotParams { slots: SLOTS, zone: SLOTS / 2, reserve: 4, burst, clean_ahead: 2 };
-        let policy = SsdPolicy::Custom(&RivalSsd::Lru2);
+        let policy = SsdPolicy::Custom(&RivalSsd::Lru2, ZonePercent::DEFAULT);
         let policy = policy.build(&SlotPolicyParams::new(Costs::PAPER, SLOTS as usize, 8));
         let mut slots = Slots::new(params, policy, &map, 0);
         slots.begin_checkpoint(NOW);
