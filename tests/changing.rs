@@ -428,7 +428,7 @@ async fn a_switch_of_the_ssds_policy_that_cannot_be_made_keeps_the_one_in_use() 
     assert!(matches!(unknown, Err(Error::UnknownPolicy(_))), "{unknown:?}");
     fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush));
     assert!(store.policies().set_ssd("mv-fifo").await.is_err());
-    assert_eq!(store.policies().ssd().to_string(), "lru2");
+    assert_eq!(store.policies().ssd().to_string(), "lru2:zone=30");
     expect_all(&store, space, 2).await;
     store.shutdown().await.unwrap_err();
     assert!(matches!(store.policies().set_ssd("cac").await, Err(Error::Closed)));
