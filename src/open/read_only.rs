@@ -125,7 +125,7 @@ impl Config {
             (None, _, Some(hdd)) if self.options.manifest_on_hdd => {
                 let (_, joint) = Joint::of(hdd);
                 let (claim, bytes_max) = (Claim::default(), self.options.manifest_bytes_max);
-                let areas = Areas::new(joint, claim, bytes_max, Handle::current(), self.seam);
+                let areas = Areas::new(joint, claim, bytes_max, Handle::current());
                 Some(ManifestStore::volume(areas))
             }
             (None, Some(held), _) if !self.options.manifest_on_hdd => {

@@ -100,7 +100,6 @@ impl Plan {
             .zone_percent(f64::from(self.zone_percent))
             .outqueue(self.outqueue as usize)
             .pool_bytes(self.pool_bytes(self.frames))
-            .mutation(self.mutation)
             .map_piece(self.map_piece)
     }
 

@@ -238,7 +238,6 @@ const EXAMINATIONS: &[&str] = &[
     "Builder::manifest_bytes_max",
     "Builder::manifest_on_hdd",
     "Builder::map_piece",
-    "Builder::mutation",
     "Builder::on_recovery_progress",
     "Builder::online_costs",
     "Builder::open",

@@ -12,7 +12,7 @@ pub(crate) mod drain;
 pub(crate) mod flush;
 mod join_all;
 pub(crate) mod maintenance;
-#[cfg(feature = "mutations")]
+#[cfg(feature = "probes")]
 mod moment;
 pub(crate) mod open;
 pub(crate) mod quiet;
@@ -38,7 +38,6 @@ use crate::mode::SsdEvent;
 use crate::protocol::Protocol;
 use crate::protocol::flushes::{HddFlush, SsdFlush};
 use crate::remember::Flushed;
-use crate::seam::{GuardedProtocol, Seam};
 use budget::Budget;
 use cache_device::CacheDevice;
 use flush::{Failures, GroupFlush};
@@ -153,7 +152,7 @@ pub(crate) struct Core {
     /// The SSD, or the ring's file in a store without one. Exchanged only under
     /// [`crate::exec::quiet::Quiet`].
     pub(crate) cache_device: RwLock<Arc<CacheDevice>>,
-    pub(crate) state: GuardedProtocol,
+    pub(crate) state: Mutex<Protocol>,
     pub(crate) stamps: StampSource,
     pub(crate) hdd_flush: GroupFlush<HddFlush>,
     /// Handles failed flushes.
@@ -188,7 +187,6 @@ pub(crate) struct Core {
     pub(crate) budget: Budget,
     /// The maximum number of slots whose entries a checkpoint captures at a time.
     pub(crate) map_piece: u32,
-    pub(crate) seam: Seam,
 }
 
 impl Core {
@@ -330,8 +328,7 @@ impl Core {
     /// The oldest change that the HDD may lack of `page`, while its latest home write is not durable and
     /// nothing backs it.
     pub(crate) fn unbacked(&self, page: PageId) -> Option<Lsn> {
-        let lsn = if self.doublewrite() { None } else { self.unflushed.unflushed(page) };
-        self.seam.unbacked(lsn)
+        if self.doublewrite() { None } else { self.unflushed.unflushed(page) }
     }
 
     /// Refuses writes from now on: continuing could lose data.
