@@ -1,16 +1,9 @@
 //! Patches that leave rules of the protocol out, one mutation each.
 //!
-//! A file of `crates/sim/mutations` has any number of them:
-//!
-//! ```text
-//! mutation: SyncNotFlushed
-//! `sync` does not flush.
-//! caught by: campaign
-//! --- crates/ssdcache/src/exec/tier.rs
-//! -            Ok(self.core.flush(devices).await?)
-//! +            let devices = if pagetier_page::mutant("SyncNotFlushed") { &[] } else { devices };
-//! +            Ok(self.core.flush(devices).await?)
-//! ```
+//! A file of `crates/sim/mutations` has any number of them. Each begins with a line `mutation: NAME`; what it
+//! leaves out follows, and the schedule that shows it; then a line `caught by: campaign PART=VALUE…` or
+//! `caught by: test TARGET NAME`; then its hunks: a line `--- FILE`, and the lines of a unified diff, which
+//! start with a blank, `-` or `+`.
 //!
 //! A hunk has no line numbers: the lines that it keeps or removes stand in its file exactly once. All patches
 //! are applied to one copy, so the new text asks whether its mutation is the one that this process runs.
