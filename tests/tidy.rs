@@ -465,11 +465,21 @@ fn every_mutation_applies_and_its_test_exists() {
         patch::apply(&source, hunks.iter().map(|(_, hunk)| *hunk))
             .unwrap_or_else(|why| panic!("{path}: {why}"));
     }
-    let sources = files("rs");
+    let (sources, targets) = (files("rs"), read("tests/Cargo.toml"));
     for one in &all {
-        let patch::Catcher::Test { name, .. } = &one.caught_by else { continue };
-        let function = format!("fn {}()", name.rsplit("::").next().unwrap_or_default());
-        assert!(sources.iter().any(|(_, text)| text.contains(&function)), "{}: no test {name}", one.name);
+        match &one.caught_by {
+            patch::Catcher::Campaign(with) => {
+                assert!(with.iter().all(|part| part.contains('=')), "{}: {with:?}", one.name);
+            }
+            patch::Catcher::Test { target, name } => {
+                let of_package = targets.contains(&format!("\nname = \"{target}\"\n"));
+                let there = of_package || ["pagetier", "pagetier_ssdcache"].contains(&target.as_str());
+                assert!(there, "{}: no target {target}", one.name);
+                let function = format!("fn {}()", name.rsplit("::").next().unwrap_or_default());
+                let there = sources.iter().any(|(_, text)| text.contains(&function));
+                assert!(there, "{}: no test {name}", one.name);
+            }
+        }
     }
 }
 

@@ -65,7 +65,7 @@ fn checked(args: &Args) -> Result<bool, String> {
         return Ok(true);
     }
     let tree = copy::write(&root, &args.dir, &all)?;
-    let built = run::build(&tree, &args.dir)?;
+    let built = run::build(&tree, &args.dir, &all)?;
     let chosen = all.iter().filter(|one| args.only.is_empty() || args.only.contains(&one.name));
     let chosen: Vec<&Mutation> = chosen.step_by(args.one_in as usize).collect();
     let (next, missed) = (Mutex::new(chosen.iter()), Mutex::new(Vec::new()));

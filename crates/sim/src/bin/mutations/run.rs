@@ -2,7 +2,7 @@
 
 use crate::patch::{Catcher, Mutation};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -17,50 +17,37 @@ const TEST_MAX: Duration = Duration::from_secs(120);
 /// A search of the campaign that takes longer is given up.
 const SEARCH_MAX: Duration = Duration::from_secs(900);
 
-/// What is built: the campaign, and the tests that patches name.
-const BUILT: [&str; 17] = [
-    "test",
-    "--no-run",
-    "--quiet",
-    "--message-format",
-    "json",
-    "-p",
-    "pagetier",
-    "-p",
-    "pagetier-ssdcache",
-    "-p",
-    "pagetier-tests",
-    "--lib",
-    "--test",
-    "all",
-    "--test",
-    "ssdcache",
-    "--test=world",
-];
+/// The packages whose tests are built, and the libraries among their targets.
+const TESTS: &str = "--lib -p pagetier -p pagetier-ssdcache -p pagetier-tests";
+const LIBRARIES: [&str; 2] = ["pagetier", "pagetier_ssdcache"];
 
 /// The executables of the copy, by target.
 pub(crate) struct Built {
     executables: BTreeMap<String, (PathBuf, PathBuf)>,
 }
 
-/// Builds the copy in `tree` with the test profile, whose libraries are optimised.
-pub(crate) fn build(tree: &Path, dir: &Path) -> Result<Built, String> {
+/// Builds the campaign of the copy in `tree`, and the tests that are to catch `all`, with the test profile,
+/// whose libraries are optimised.
+pub(crate) fn build(tree: &Path, dir: &Path, all: &[Mutation]) -> Result<Built, String> {
     let mut executables = BTreeMap::new();
-    let campaign = [
-        "build",
-        "--profile",
-        "test",
-        "--quiet",
-        "--message-format",
-        "json",
-        "-p",
-        "pagetier-sim",
-        "--bin",
-        "campaign",
-    ];
-    for args in [&BUILT[..], &campaign[..]] {
+    let targets: BTreeSet<&str> = all
+        .iter()
+        .filter_map(|one| match &one.caught_by {
+            Catcher::Test { target, .. } => Some(target.as_str()),
+            Catcher::Campaign(_) => None,
+        })
+        .filter(|target| !LIBRARIES.contains(target))
+        .collect();
+    let mut tests: Vec<&str> = ["test", "--no-run"].into_iter().chain(TESTS.split(' ')).collect();
+    tests.extend(targets.into_iter().flat_map(|target| ["--test", target]));
+    let campaign = vec!["build", "--profile", "test", "-p", "pagetier-sim", "--bin", "campaign"];
+    for args in [tests, campaign] {
         let mut cargo = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
-        cargo.args(args).current_dir(tree).env_remove("RUSTFLAGS");
+        cargo
+            .args(args)
+            .args(["--quiet", "--message-format", "json"])
+            .current_dir(tree)
+            .env_remove("RUSTFLAGS");
         cargo.env("CARGO_TARGET_DIR", std::path::absolute(dir.join("build")).map_err(|e| e.to_string())?);
         let output = cargo.stderr(Stdio::inherit()).output().map_err(|error| format!("cargo: {error}"))?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
