@@ -108,7 +108,6 @@ mod error;
 mod manifest;
 mod observe;
 mod open;
-mod seam;
 mod spaces;
 mod ssd;
 mod store;
@@ -216,12 +215,12 @@ pub use pagetier_bufpool::LogGate;
 pub use pagetier_page::{Lsn, PageId, PageSize, SpaceId};
 pub use pagetier_policy::pool::Retention;
 pub use pagetier_policy::{Costs, Location, PoolPolicy, SsdPolicy};
+#[cfg(feature = "probes")]
+#[doc(hidden)]
+pub use pagetier_ssdcache::Moment;
 pub use pagetier_ssdcache::{
     DrainProgress, DrainReport, ReadmitReport, RecoveryProgress, RecoveryReport, SsdEvent, SsdMode,
 };
-#[cfg(feature = "mutations")]
-#[doc(hidden)]
-pub use pagetier_ssdcache::{Moment, Mutation};
 pub use ssd::exchange::{DrainOptions, SsdEvents};
 pub use store::guards::{PageMut, PageRef, Scan};
 pub use store::hot_set::HotSetReport;

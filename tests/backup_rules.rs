@@ -1,5 +1,4 @@
-//! What a backup must wait for, make durable and begin again for; each rule also left out, to see that its
-//! schedule needs it.
+//! What a backup must wait for, make durable and begin again for.
 
 use crate::fixture::{Fixture, PAGE, PAGES, expect_all, fill, grown, read, write, write_all, zoned};
 use pagetier::{
@@ -8,7 +7,6 @@ use pagetier::{
     device::{MemoryDevice, SharedDevice},
 };
 use pagetier_devio::{Fence, IoOp};
-use pagetier_ssdcache::Mutation;
 use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower};
 use std::path::Path;
 use std::sync::Arc;
@@ -107,9 +105,9 @@ async fn differences(store: &PageStore, space: SpaceId, chain: &Path) -> Vec<(u3
 /// A page's write to the ring is in flight, with a stamp below the one that the backup draws, when the backup
 /// reads the page, which has an older copy on the SSD. Returns the page's version in the chain after the next
 /// backup; the store has version 2.
-async fn written_while_read(rule: Option<Mutation>) -> u32 {
+async fn written_while_read() -> u32 {
     let fixture = Fixture::new();
-    let store = Arc::new(fixture.breaking(rule).open().await.unwrap());
+    let store = Arc::new(fixture.builder().open().await.unwrap());
     let space = grown(&store).await;
     let dir = tempfile::tempdir().unwrap();
     backup(&store, dir.path()).await;
@@ -143,21 +141,15 @@ async fn written_while_read(rule: Option<Mutation>) -> u32 {
 
 #[tokio::test(start_paused = true)]
 async fn a_page_that_is_being_written_when_a_backup_reads_it_is_in_the_chain() {
-    assert_eq!(written_while_read(None).await, 2);
-}
-
-#[cfg(feature = "mutations")]
-#[tokio::test(start_paused = true)]
-async fn a_backup_that_reads_a_page_being_written_loses_a_version() {
-    assert_eq!(written_while_read(Some(Mutation::BackupReadsEarly)).await, 1);
+    assert_eq!(written_while_read().await, 2);
 }
 
 /// Pages are written, and not flushed, before a backup reads them. The power fails after the backup. Returns
 /// the differences between the store and the chain after the next backup.
-async fn unsynced(rule: Option<Mutation>) -> Vec<(u32, u32, u32)> {
+async fn unsynced() -> Vec<(u32, u32, u32)> {
     let fixture = Fixture::new();
     // Every page has a slot at once.
-    let builder = fixture.breaking(rule).ssd_bytes(500 * PAGE).pool_bytes(72 * PAGE);
+    let builder = fixture.builder().ssd_bytes(500 * PAGE).pool_bytes(72 * PAGE);
     let store = Arc::new(builder.open().await.unwrap());
     let space = grown(&store).await;
     let dir = tempfile::tempdir().unwrap();
@@ -177,7 +169,7 @@ async fn unsynced(rule: Option<Mutation>) -> Vec<(u32, u32, u32)> {
     let mut all = Vec::new();
     for seed in 0..4 {
         let after = fixture.after_power_cut(seed * 3);
-        let builder = after.breaking(rule).ssd_bytes(500 * PAGE).pool_bytes(72 * PAGE);
+        let builder = after.builder().ssd_bytes(500 * PAGE).pool_bytes(72 * PAGE);
         let later = builder.open().await.unwrap();
         let chain = tempfile::tempdir().unwrap();
         for file in ["000001.backup", "000002.backup"] {
@@ -192,23 +184,16 @@ async fn unsynced(rule: Option<Mutation>) -> Vec<(u32, u32, u32)> {
 
 #[tokio::test(start_paused = true)]
 async fn what_a_backup_has_read_outlives_a_power_cut_in_the_store_too() {
-    assert_eq!(unsynced(None).await, []);
-}
-
-#[cfg(feature = "mutations")]
-#[tokio::test(start_paused = true)]
-async fn an_unsynced_backup_is_ahead_of_the_store_after_a_power_cut() {
-    let all = unsynced(Some(Mutation::BackupUnsynced)).await;
-    assert!(all.iter().any(|(_, here, there)| here < there), "{all:?}");
+    assert_eq!(unsynced().await, []);
 }
 
 /// Pages are free when a backup is made, their numbers are used again, and discards show the homes of their
 /// earlier lives, with stamps from before that backup. Returns how the chain of the next one differs.
-async fn shown_by_discards(rule: Option<Mutation>) -> Vec<(u32, u32, u32)> {
+async fn shown_by_discards() -> Vec<(u32, u32, u32)> {
     let fixture = Fixture::new();
     pagetier_rivals::register();
     let Ok(policy) = "mv-fifo".parse::<pagetier::SsdPolicy>() else { panic!("no such policy") };
-    let store = fixture.breaking(rule).ssd_policy(zoned(policy)).open().await.unwrap();
+    let store = fixture.builder().ssd_policy(zoned(policy)).open().await.unwrap();
     let space = grown(&store).await;
     store.sync().await.unwrap();
     let page = |no| PageId::new(space, no);
@@ -236,24 +221,20 @@ async fn shown_by_discards(rule: Option<Mutation>) -> Vec<(u32, u32, u32)> {
     // The chain goes on.
     write(&store, space, PAGES - 1, 3).await.unwrap();
     assert_eq!(backup(&store, dir.path()).await.full_because, None);
-    if rule.is_none() {
-        assert_eq!(differences(&store, space, dir.path()).await, []);
-    }
+    assert_eq!(differences(&store, space, dir.path()).await, []);
     all
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_page_that_a_discard_shows_as_before_its_free_is_in_the_chain() {
-    assert_eq!(shown_by_discards(None).await, []);
-    #[cfg(feature = "mutations")]
-    assert!(shown_by_discards(Some(Mutation::FreedBeforeSkipped)).await.len() > 5);
+    assert_eq!(shown_by_discards().await, []);
 }
 
 /// A page, at version 2 and synced, is freed and created again while a backup reads other pages. Returns its
 /// version in the chain; 0: it does not exist.
-async fn freed_while_read(rule: Option<Mutation>) -> u32 {
+async fn freed_while_read() -> u32 {
     let fixture = Fixture::new();
-    let store = Arc::new(fixture.breaking(rule).open().await.unwrap());
+    let store = Arc::new(fixture.builder().open().await.unwrap());
     let space = grown(&store).await;
     let dir = tempfile::tempdir().unwrap();
     backup(&store, dir.path()).await;
@@ -280,10 +261,8 @@ async fn freed_while_read(rule: Option<Mutation>) -> u32 {
 
 #[tokio::test(start_paused = true)]
 async fn a_page_freed_and_created_again_during_a_backup_is_not_older_than_before_it() {
-    let found = freed_while_read(None).await;
+    let found = freed_while_read().await;
     assert!(found == 0 || found >= 2, "{found}");
-    #[cfg(feature = "mutations")]
-    assert_eq!(freed_while_read(Some(Mutation::FreedMeanwhileKept)).await, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -304,12 +283,12 @@ async fn a_page_that_has_a_new_life_when_a_backup_reads_it_is_in_the_chain() {
 
 /// Pages are synced, which makes them durable in the ring, and backed up. The power fails, the ring is lost,
 /// and the loss is accepted and acknowledged. Returns the report of the next backup, and the differences.
-async fn ring_lost(rule: Option<Mutation>, seed: u64) -> (BackupReport, Vec<(u32, u32, u32)>) {
+async fn ring_lost(seed: u64) -> (BackupReport, Vec<(u32, u32, u32)>) {
     let mut fixture = Fixture::new();
     // A torn home would be an error.
     let hdd = SimDevice::new("hdd", 0, 1, &SimPower::new()).with_atomic_writes(4096);
     fixture.hdd = Arc::new(hdd);
-    let store = fixture.breaking(rule).ssd_bytes(0).open().await.unwrap();
+    let store = fixture.builder().ssd_bytes(0).open().await.unwrap();
     let space = grown(&store).await;
     let dir = tempfile::tempdir().unwrap();
     backup(&store, dir.path()).await;
@@ -320,7 +299,7 @@ async fn ring_lost(rule: Option<Mutation>, seed: u64) -> (BackupReport, Vec<(u32
     let mut after = fixture.after_power_cut(seed);
     drop(store);
     after.ring = Arc::new(SimDevice::new("blank", 0, 9, &SimPower::new()));
-    let store = after.breaking(rule).ssd_bytes(0).accept_ssd_loss(true).open().await.unwrap();
+    let store = after.builder().ssd_bytes(0).accept_ssd_loss(true).open().await.unwrap();
     assert!(store.ssd().loss().is_some());
     store.ssd().acknowledge_loss().await.unwrap();
     let report = backup(&store, dir.path()).await;
@@ -334,38 +313,18 @@ async fn ring_lost(rule: Option<Mutation>, seed: u64) -> (BackupReport, Vec<(u32
 #[tokio::test(start_paused = true)]
 async fn a_backup_after_an_acknowledged_loss_is_full() {
     for seed in 0..4 {
-        let (report, all) = ring_lost(None, seed).await;
+        let (report, all) = ring_lost(seed).await;
         assert!(report.full_because.is_some_and(|why| why.contains("pages were lost")), "{report:?}");
         assert_eq!(all, [], "seed {seed}");
     }
 }
 
-#[cfg(feature = "mutations")]
-#[tokio::test(start_paused = true)]
-async fn a_chain_that_outlives_a_loss_is_not_the_store() {
-    let mut all = Vec::new();
-    for seed in 0..4 {
-        all.extend(ring_lost(Some(Mutation::LossKeepsChain), seed).await.1);
-    }
-    assert!(!all.is_empty());
-}
-
-#[cfg(feature = "mutations")]
-#[tokio::test(start_paused = true)]
-async fn a_backup_that_ignores_a_loss_meanwhile_lacks_pages_that_were_saved() {
-    let mut all = Vec::new();
-    for ms in (0..1000).step_by(200) {
-        all.extend(given_up_while_read(Some(Mutation::LossMeanwhileIgnored), ms).await);
-    }
-    assert!(!all.is_empty());
-}
-
 /// The SSD is given up while a backup runs: pages, all at version 2 and synced, are saved from memory, others
 /// are lost. Returns the pages whose version in the chain is older than before the backup, and not the one
 /// that a loss has left.
-async fn given_up_while_read(rule: Option<Mutation>, ms: u64) -> Vec<(u32, u32, u32)> {
+async fn given_up_while_read(ms: u64) -> Vec<(u32, u32, u32)> {
     let fixture = Fixture::new();
-    let store = Arc::new(fixture.breaking(rule).open().await.unwrap());
+    let store = Arc::new(fixture.builder().open().await.unwrap());
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
@@ -401,16 +360,14 @@ async fn given_up_while_read(rule: Option<Mutation>, ms: u64) -> Vec<(u32, u32, 
     all.retain(|(_, _, there)| *there != 2);
     // Whether ahead or not, the next backup is what the store is.
     backup(&store, dir.path()).await;
-    if rule.is_none() {
-        assert_eq!(differences(&store, space, dir.path()).await, []);
-    }
+    assert_eq!(differences(&store, space, dir.path()).await, []);
     all
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_backup_while_the_ssd_is_given_up_has_what_the_store_has() {
     for ms in (0..1200).step_by(60) {
-        assert_eq!(given_up_while_read(None, ms).await, [], "given up after {ms} ms");
+        assert_eq!(given_up_while_read(ms).await, [], "given up after {ms} ms");
     }
 }
 

@@ -13,19 +13,15 @@ use pagetier_testing::{Fault, FaultEffect};
 /// second extent.
 const LAST: u32 = 99;
 
-fn builder(fixture: &Fixture, broken: bool) -> pagetier::Builder {
-    let builder = fixture.builder().ssd_bytes(0);
-    #[cfg(feature = "mutations")]
-    let builder = builder.mutation(broken.then_some(pagetier_ssdcache::Mutation::EndsBySoundHomes));
-    let _ = broken;
-    builder
+fn builder(fixture: &Fixture) -> pagetier::Builder {
+    fixture.builder().ssd_bytes(0)
 }
 
 /// A store whose last page is `LAST`, at version 1 and only at home; of the pages before it, which are
 /// allocated, every third was never written. The devices are as a crash or a close leaves them.
 async fn at_home(close: bool) -> (Fixture, SpaceId) {
     let fixture = Fixture::new();
-    let store = builder(&fixture, false).open().await.unwrap();
+    let store = builder(&fixture).open().await.unwrap();
     let space = store.spaces().create("t").await.unwrap();
     for no in 0..=LAST {
         fill(&mut store.allocate(space).await.unwrap(), no, 1);
@@ -78,7 +74,7 @@ async fn the_last_page_is_never_missing_when_its_home_rots() {
         for rot in [0..512, 1024..1536, PAGE - 512..PAGE, 0..PAGE] {
             let rotten = fixture.after_power_cut(2);
             rotten.hdd.rot(home + rot.start..home + rot.end, 7);
-            let store = builder(&rotten, false).open().await.unwrap();
+            let store = builder(&rotten).open().await.unwrap();
             let last = read(&store, space, LAST).await;
             assert!(is_corrupt(&last), "close {close}, {rot:?}: {last:?}");
             assert_eq!(store.spaces().pages(space).unwrap(), LAST + 1);
@@ -98,20 +94,10 @@ async fn the_last_page_is_never_missing_when_its_home_rots() {
     }
 }
 
-#[cfg(feature = "mutations")]
-#[tokio::test(start_paused = true)]
-async fn counting_only_sound_homes_loses_it() {
-    let (fixture, space) = at_home(false).await;
-    let home = home_of_last(&fixture, space);
-    fixture.hdd.rot(home..home + 512, 7);
-    let store = builder(&fixture, true).open().await.unwrap();
-    assert!(matches!(read(&store, space, LAST).await, Err(Error::NoSuchPage { .. })));
-}
-
 #[tokio::test(start_paused = true)]
 async fn pages_allocated_and_never_written_do_not_count() {
     let fixture = Fixture::new();
-    let store = builder(&fixture, false).open().await.unwrap();
+    let store = builder(&fixture).open().await.unwrap();
     let space = store.spaces().create("t").await.unwrap();
     for no in 0..40 {
         fill(&mut store.allocate(space).await.unwrap(), no, 1);
@@ -120,7 +106,7 @@ async fn pages_allocated_and_never_written_do_not_count() {
         }
     }
     store.sync().await.unwrap();
-    let store = builder(&fixture.after_power_cut(3), false).open().await.unwrap();
+    let store = builder(&fixture.after_power_cut(3)).open().await.unwrap();
     assert_eq!(store.spaces().pages(space).unwrap(), 20);
     assert!(matches!(read(&store, space, 20).await, Err(Error::NoSuchPage { .. })));
     assert_eq!(store.allocate(space).await.unwrap().id().no, 20);
@@ -132,7 +118,7 @@ async fn a_home_that_cannot_be_read_fails_its_page_and_not_the_opening() {
         let (fixture, space) = at_home(close).await;
         let home = home_of_last(&fixture, space);
         fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Read).within(home..home + PAGE));
-        let store = builder(&fixture, false).open().await.unwrap();
+        let store = builder(&fixture).open().await.unwrap();
         let last = read(&store, space, LAST).await;
         let named = matches!(&last, Err(Error::Pool(PoolError::Tier(TierError::Device { page, .. }))) if page.no == LAST);
         assert!(named, "close {close}: {last:?}");
@@ -149,7 +135,7 @@ async fn a_torn_home_of_a_page_that_was_never_synced_fails_no_opening_and_no_sca
         let mut torn = 0;
         for seed in 0..60 {
             let fixture = Fixture::new();
-            let store = builder(&fixture, false).ring_pages(ring_pages).open().await.unwrap();
+            let store = builder(&fixture).ring_pages(ring_pages).open().await.unwrap();
             let space = store.spaces().create("t").await.unwrap();
             fill(&mut store.allocate(space).await.unwrap(), 0, 1);
             store.sync().await.unwrap();
@@ -160,7 +146,7 @@ async fn a_torn_home_of_a_page_that_was_never_synced_fails_no_opening_and_no_sca
             let _ = fixture::polled(seed, store.sync()).await;
             tokio::time::sleep(std::time::Duration::from_micros(seed * 97)).await;
             let cut = fixture.after_power_cut(seed);
-            let store = builder(&cut, false).ring_pages(ring_pages).open().await.unwrap();
+            let store = builder(&cut).ring_pages(ring_pages).open().await.unwrap();
             assert_eq!(read(&store, space, 0).await.unwrap(), 1);
             let (pages, errors) = scanned(&store, space).await;
             assert!(pages.contains(&0));
@@ -180,19 +166,13 @@ async fn a_torn_home_of_a_page_that_was_never_synced_fails_no_opening_and_no_sca
 
 #[tokio::test(start_paused = true)]
 async fn a_home_with_another_pages_image_is_corrupt() {
-    for broken in [false, cfg!(feature = "mutations")] {
-        let (fixture, space) = at_home(true).await;
-        let image = |no| {
-            let at = fixture.home_of(PageId::new(space, no)).unwrap() as usize;
-            fixture.hdd.snapshot()[at..at + PAGE as usize].to_vec()
-        };
-        fixture.hdd.implant(home_of_last(&fixture, space), &image(3));
-        let builder = builder(&fixture, false);
-        #[cfg(feature = "mutations")]
-        let builder = builder.mutation(broken.then_some(pagetier_ssdcache::Mutation::MisplacedMissing));
-        let store = builder.open().await.unwrap();
-        let last = read(&store, space, LAST).await;
-        assert_eq!(matches!(last, Err(Error::NoSuchPage { .. })), broken, "{last:?}");
-        assert_eq!(is_corrupt(&last), !broken, "{last:?}");
-    }
+    let (fixture, space) = at_home(true).await;
+    let image = |no| {
+        let at = fixture.home_of(PageId::new(space, no)).unwrap() as usize;
+        fixture.hdd.snapshot()[at..at + PAGE as usize].to_vec()
+    };
+    fixture.hdd.implant(home_of_last(&fixture, space), &image(3));
+    let store = builder(&fixture).open().await.unwrap();
+    let last = read(&store, space, LAST).await;
+    assert!(is_corrupt(&last), "{last:?}");
 }

@@ -9,13 +9,13 @@ const THEIRS: u32 = 77;
 
 /// Devices that a store with the same spaces used through many openings, so its epochs exceed those of the
 /// next store.
-async fn used_fixture(mutation: bool) -> Fixture {
+async fn used_fixture() -> Fixture {
     let fixture = Fixture::new();
-    let store = builder(&fixture, mutation).open().await.unwrap();
+    let store = fixture.builder().open().await.unwrap();
     let space = grown(&store).await;
     store.close().await.unwrap();
     for _ in 0..4 {
-        let store = builder(&fixture, mutation).open().await.unwrap();
+        let store = fixture.builder().open().await.unwrap();
         write_all(&store, space, THEIRS).await;
         store.close().await.unwrap();
     }
@@ -24,9 +24,8 @@ async fn used_fixture(mutation: bool) -> Fixture {
 
 /// A new store on the used devices: half of its pages are written and synced, some of the others are
 /// allocated, and more are reserved.
-async fn new_store(fixture: &Fixture, mutation: bool) -> (PageStore, SpaceId) {
-    let store =
-        builder(fixture, mutation).create(pagetier::options::Create::Overwriting).open().await.unwrap();
+async fn new_store(fixture: &Fixture) -> (PageStore, SpaceId) {
+    let store = fixture.builder().create(pagetier::options::Create::Overwriting).open().await.unwrap();
     let space = store.spaces().create("t").await.unwrap();
     for no in 0..PAGES / 2 {
         fixture::fill(&mut store.allocate(space).await.unwrap(), no, 1);
@@ -35,22 +34,14 @@ async fn new_store(fixture: &Fixture, mutation: bool) -> (PageStore, SpaceId) {
     (store, space)
 }
 
-fn builder(fixture: &Fixture, mutation: bool) -> pagetier::Builder {
-    let builder = fixture.builder();
-    #[cfg(feature = "mutations")]
-    let builder = builder.mutation(mutation.then_some(pagetier_ssdcache::Mutation::ChecksumsUnseeded));
-    let _ = mutation;
-    builder
-}
-
 /// The number of the other store's pages that can be read after crashes of the new one.
-async fn foreign_pages(mutation: bool) -> usize {
-    let fixture = used_fixture(mutation).await;
-    let (store, space) = new_store(&fixture, mutation).await;
+async fn foreign_pages() -> usize {
+    let fixture = used_fixture().await;
+    let (store, space) = new_store(&fixture).await;
     let mut foreign = 0;
     for seed in 0..12 {
         let crashed = fixture.after_power_cut(seed);
-        let again = builder(&crashed, mutation).open().await.unwrap();
+        let again = crashed.builder().open().await.unwrap();
         for no in 0..PAGES + 64 {
             match read(&again, space, no).await {
                 Ok(version) if version == THEIRS => foreign += 1,
@@ -69,13 +60,13 @@ async fn foreign_pages(mutation: bool) -> usize {
 
 #[tokio::test(start_paused = true)]
 async fn no_page_of_another_store_is_read_after_a_crash() {
-    assert_eq!(foreign_pages(false).await, 0);
+    assert_eq!(foreign_pages().await, 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_page_never_written_does_not_exist_whatever_another_store_left_in_its_place() {
-    let fixture = used_fixture(false).await;
-    let (store, space) = new_store(&fixture, false).await;
+    let fixture = used_fixture().await;
+    let (store, space) = new_store(&fixture).await;
     for no in PAGES / 2..PAGES {
         fixture::fill(&mut store.allocate(space).await.unwrap(), no, 1);
         if no % 2 == 0 {
@@ -91,10 +82,4 @@ async fn a_page_never_written_does_not_exist_whatever_another_store_left_in_its_
             }
         }
     }
-}
-
-#[cfg(feature = "mutations")]
-#[tokio::test(start_paused = true)]
-async fn without_the_stores_id_in_the_checksums_foreign_pages_are_read() {
-    assert!(foreign_pages(true).await > 0);
 }

@@ -254,20 +254,3 @@ async fn so_do_pages_of_spaces_whose_hints_change() {
         assert_eq!(lived, Ok(()), "seed {seed}, {policy}");
     }
 }
-
-#[cfg(feature = "mutations")]
-#[tokio::test(start_paused = true)]
-async fn each_broken_order_of_freeing_and_reusing_is_noticed() {
-    use pagetier_ssdcache::Mutation::{FreedBeforeRecord, ReuseRecordedEarly, ReuseUnrecorded};
-    for rule in [FreedBeforeRecord, ReuseRecordedEarly, ReuseUnrecorded] {
-        let mut noticed = false;
-        for seed in 0..60 {
-            noticed |= lives(seed, |fixture| fixture.builder().mutation(Some(rule))).await.is_err();
-            if noticed {
-                assert_eq!(lives(seed, Fixture::builder).await, Ok(()), "with every rule, seed {seed}");
-                break;
-            }
-        }
-        assert!(noticed, "{rule:?}");
-    }
-}

@@ -7,36 +7,19 @@ use pagetier_devio::{Device, IoClass, IoOp};
 use pagetier_testing::{Fault, FaultEffect};
 use std::time::Duration;
 
-/// A deliberate fault; requires the feature `mutations`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(not(feature = "mutations"), allow(dead_code, reason = "needs the feature"))]
-enum Broken {
-    Nothing,
-    FenceOpen,
-    DrainNotAwaited,
-}
-
 /// Pages of the small store: more than the ring holds.
 const OTHERS: u32 = 3 * fixture::RING_PAGES;
 
 const LONG: Duration = Duration::from_secs(60);
 
 /// Without an SSD, every page goes home through the ring.
-fn builder(fixture: &Fixture, broken: Broken) -> Builder {
-    let builder = fixture.builder().ssd_bytes(0);
-    #[cfg(feature = "mutations")]
-    let builder = builder.mutation(match broken {
-        Broken::Nothing => None,
-        Broken::FenceOpen => Some(pagetier_ssdcache::Mutation::FenceOpen),
-        Broken::DrainNotAwaited => Some(pagetier_ssdcache::Mutation::DrainNotAwaited),
-    });
-    let _ = broken;
-    builder
+fn builder(fixture: &Fixture) -> Builder {
+    fixture.builder().ssd_bytes(0)
 }
 
 /// A store with pages at version 1, at home.
-async fn small_store(fixture: &Fixture, broken: Broken) -> (PageStore, SpaceId) {
-    let store = builder(fixture, broken).open().await.unwrap();
+async fn small_store(fixture: &Fixture) -> (PageStore, SpaceId) {
+    let store = builder(fixture).open().await.unwrap();
     let space = store.spaces().create("t").await.unwrap();
     for no in 0..OTHERS {
         fill(&mut store.allocate(space).await.unwrap(), no, 1);
@@ -47,16 +30,16 @@ async fn small_store(fixture: &Fixture, broken: Broken) -> (PageStore, SpaceId) 
 }
 
 /// The final version of the page: the second store writes 3, while 2 is in flight when the first is dropped.
-async fn newest(broken: Broken, slow_ring: Duration, slow_home: Duration) -> u32 {
+async fn newest(slow_ring: Duration, slow_home: Duration) -> u32 {
     let fixture = Fixture::new();
-    let (store, space) = small_store(&fixture, broken).await;
+    let (store, space) = small_store(&fixture).await;
     fixture.ring.inject(Fault::new(FaultEffect::Slow(slow_ring)).on(IoOp::Write).times(1));
     fixture.hdd.inject(Fault::new(FaultEffect::Slow(slow_home)).on(IoOp::Write).times(1));
     write(&store, space, 0, 2).await.unwrap();
     let part = Duration::from_millis(500);
     assert!(tokio::time::timeout(part, store.sync()).await.is_err(), "the write takes longer");
     drop(store);
-    let store = builder(&fixture, broken).open().await.unwrap();
+    let store = builder(&fixture).open().await.unwrap();
     write(&store, space, 0, 3).await.unwrap();
     store.sync().await.unwrap();
     tokio::time::sleep(LONG).await;
@@ -68,7 +51,7 @@ async fn newest(broken: Broken, slow_ring: Duration, slow_home: Duration) -> u32
         store.sync().await.unwrap();
     }
     drop(store);
-    let store = builder(&fixture, broken).open().await.unwrap();
+    let store = builder(&fixture).open().await.unwrap();
     read(&store, space, 0).await.unwrap()
 }
 
@@ -77,19 +60,12 @@ const SLOW: Duration = Duration::from_secs(20);
 
 #[tokio::test(start_paused = true)]
 async fn a_home_write_in_flight_at_the_drop_does_not_land_on_a_newer_version() {
-    assert_eq!(newest(Broken::Nothing, FAST, SLOW).await, 3);
+    assert_eq!(newest(FAST, SLOW).await, 3);
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_home_write_starts_after_the_drop() {
-    assert_eq!(newest(Broken::Nothing, Duration::from_secs(1), SLOW).await, 3);
-}
-
-#[cfg(feature = "mutations")]
-#[tokio::test(start_paused = true)]
-async fn without_the_rules_the_old_version_returns() {
-    assert_eq!(newest(Broken::DrainNotAwaited, FAST, SLOW).await, 2);
-    assert_eq!(newest(Broken::FenceOpen, Duration::from_secs(1), SLOW).await, 2);
+    assert_eq!(newest(Duration::from_secs(1), SLOW).await, 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -128,28 +104,28 @@ async fn a_running_store_is_not_waited_for() {
 #[tokio::test(start_paused = true)]
 async fn an_opening_that_is_dropped_lets_the_next_one_in() {
     let fixture = Fixture::new();
-    let (store, space) = small_store(&fixture, Broken::Nothing).await;
+    let (store, space) = small_store(&fixture).await;
     drop(store);
     for ms in (0..200).step_by(3) {
-        let opening = builder(&fixture, Broken::Nothing).open();
+        let opening = builder(&fixture).open();
         drop(tokio::time::timeout(Duration::from_millis(ms), opening).await);
     }
-    let store = builder(&fixture, Broken::Nothing).open().await.unwrap();
+    let store = builder(&fixture).open().await.unwrap();
     assert_eq!(read(&store, space, 0).await.unwrap(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_wait_for_a_device_that_never_finishes_is_bounded() {
     let fixture = Fixture::new();
-    let (store, space) = small_store(&fixture, Broken::Nothing).await;
+    let (store, space) = small_store(&fixture).await;
     fixture.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(3600))).on(IoOp::Write).times(1));
     write(&store, space, 0, 2).await.unwrap();
     assert!(tokio::time::timeout(Duration::from_secs(1), store.sync()).await.is_err());
     drop(store);
-    assert!(matches!(builder(&fixture, Broken::Nothing).open().await, Err(OpenError::AlreadyOpen { .. })));
+    assert!(matches!(builder(&fixture).open().await, Err(OpenError::AlreadyOpen { .. })));
     tokio::time::sleep(Duration::from_secs(3600)).await;
     fixture.hdd.flush(IoClass::Meta).await.unwrap();
-    let store = builder(&fixture, Broken::Nothing).open().await.unwrap();
+    let store = builder(&fixture).open().await.unwrap();
     assert!((1..=2).contains(&read(&store, space, 0).await.unwrap()));
     assert_eq!(fixture.hdd.size() % PAGE, 0);
 }

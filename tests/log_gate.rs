@@ -110,11 +110,11 @@ async fn held_up(log: &Arc<Log>, builder: Builder) -> (PageStore, SpaceId) {
 }
 
 /// Returns the longest time that a request for a frame takes once the log works again.
-async fn longest_wait(change: impl Fn(Builder) -> Builder) -> Duration {
+async fn longest_wait() -> Duration {
     let mut longest = Duration::ZERO;
     for offset in 0..8 {
         let (log, fixture) = (Arc::new(Log::default()), Fixture::new());
-        let (store, space) = held_up(&log, change(fixture.builder())).await;
+        let (store, space) = held_up(&log, fixture.builder()).await;
         sleep(Duration::from_millis(10_000 + offset * 260)).await;
         log.fails.store(false, Ordering::Relaxed);
         let since = Instant::now();
@@ -126,17 +126,8 @@ async fn longest_wait(change: impl Fn(Builder) -> Builder) -> Duration {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_for_a_frame_is_served_at_once_when_the_log_works_again() {
-    let longest = longest_wait(|builder| builder).await;
+    let longest = longest_wait().await;
     assert!(longest < Duration::from_millis(150), "{longest:?}");
-}
-
-#[cfg(feature = "mutations")]
-#[tokio::test(start_paused = true)]
-async fn a_cleaner_that_sleeps_out_its_pause_holds_a_request_up() {
-    let rule = Some(pagetier_ssdcache::Mutation::CleanerSleeps);
-    let longest =
-        longest_wait(|builder| builder.mutation(rule).exhausted_after(Duration::from_secs(5))).await;
-    assert!(longest > Duration::from_millis(500), "{longest:?}");
 }
 
 #[tokio::test(start_paused = true)]

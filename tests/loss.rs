@@ -7,7 +7,6 @@ use pagetier::{
     stats::SsdState,
 };
 use pagetier_devio::IoOp;
-use pagetier_ssdcache::Mutation;
 use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -16,14 +15,6 @@ use tokio::time::timeout;
 
 /// Shorter than most device operations.
 const SHORT: Duration = Duration::from_micros(150);
-
-/// The builder of a store that disables a rule, which requires the feature `mutations`.
-fn without(builder: Builder, broken: Option<Mutation>) -> Builder {
-    #[cfg(feature = "mutations")]
-    let builder = builder.mutation(broken);
-    let _ = broken;
-    builder
-}
 
 /// Checks that every page older than `synced` is listed; returns their number.
 async fn expect_listed(store: &PageStore, space: SpaceId, synced: u32, when: &str) -> u32 {
@@ -149,11 +140,11 @@ async fn pages_in_memory_leave_the_list_once_they_are_durable_at_home() {
 }
 
 /// Gives the SSD up at 30 moments of a `sync` whose pages are all in memory; returns how many pages are lost.
-async fn lost_though_in_memory(broken: Option<Mutation>) -> u64 {
+async fn lost_though_in_memory() -> u64 {
     let (mut on_their_way, mut lost, over) = (0, 0, Cell::new(false));
     for step in 0..30 {
         let fixture = Fixture::new();
-        let store = without(fixture.builder(), broken).open().await.unwrap();
+        let store = fixture.open().await;
         let space = store.spaces().create("t").await.unwrap();
         for no in 0..20 {
             fixture::fill(&mut store.allocate(space).await.unwrap(), no, 1);
@@ -191,23 +182,17 @@ async fn lost_though_in_memory(broken: Option<Mutation>) -> u64 {
 
 #[tokio::test(start_paused = true)]
 async fn pages_in_memory_are_saved_though_they_were_on_their_way_to_the_ssd() {
-    assert_eq!(lost_though_in_memory(None).await, 0);
-}
-
-#[cfg(feature = "mutations")]
-#[tokio::test(start_paused = true)]
-async fn pages_on_their_way_to_an_ssd_given_up_in_haste_are_lost() {
-    assert!(lost_though_in_memory(Some(Mutation::AbandonedInHaste)).await > 0, "unnoticed");
+    assert_eq!(lost_though_in_memory().await, 0);
 }
 
 /// Loses an SSD whose pages are all home, although no checkpoint records that. Returns the reported list, or
 /// with `closes` that of the next opening.
-async fn list_of_pages_that_the_hdd_has(broken: Option<Mutation>, closes: bool) -> SsdLoss {
+async fn list_of_pages_that_the_hdd_has(closes: bool) -> SsdLoss {
     let fixture = Fixture::new();
     let (store, space) = with_only_copies(fixture.builder()).await;
     assert_eq!(store.ssd().drain(DrainOptions::new()).await.left, 0);
     let fixture = fixture.after_power_cut(1);
-    let store = without(fixture.builder(), broken).open().await.unwrap();
+    let store = fixture.open().await;
     if closes {
         store.close().await.unwrap();
         let store = fixture.builder().ssd_bytes(0).accept_ssd_loss(true).open().await.unwrap();
@@ -224,16 +209,9 @@ async fn list_of_pages_that_the_hdd_has(broken: Option<Mutation>, closes: bool) 
 #[tokio::test(start_paused = true)]
 async fn a_list_of_what_a_recovery_found_and_the_hdd_has_too_does_not_say_that_it_is_exact() {
     for closes in [false, true] {
-        let loss = list_of_pages_that_the_hdd_has(None, closes).await;
+        let loss = list_of_pages_that_the_hdd_has(closes).await;
         assert!(loss.pages() > 0 && !loss.exact, "{loss:?}");
     }
-}
-
-#[cfg(feature = "mutations")]
-#[tokio::test(start_paused = true)]
-async fn a_list_that_passes_for_exact_names_pages_that_the_hdd_has() {
-    let loss = list_of_pages_that_the_hdd_has(Some(Mutation::ListPassesForExact), false).await;
-    assert!(loss.pages() > 0 && loss.exact, "{loss:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -476,21 +454,6 @@ async fn an_ssd_whose_return_may_be_recorded_is_not_formatted_once_more() {
     let store = fixture.after_power_cut(1).open().await;
     assert_eq!((store.stats().ssd.state(), store.ssd().loss()), (SsdState::Active, None));
     expect_all(&store, space, 2).await;
-}
-
-#[cfg(feature = "mutations")]
-#[tokio::test(start_paused = true)]
-async fn formatted_again_it_is_not_the_stores_ssd() {
-    let fixture = Fixture::new();
-    let builder = without(fixture.builder(), Some(Mutation::AttachInDoubt));
-    let (store, _) = with_only_copies(builder).await;
-    store.ssd().set_mode(SsdMode::Off).await.unwrap();
-    fixture.manifest.fail_saves(0, 1, true);
-    assert!(matches!(store.ssd().readmit().await, Err(Error::Manifest { .. })));
-    let _ = store.ssd().readmit().await;
-    drop(store);
-    let opened = fixture.after_power_cut(1).builder().open().await;
-    assert!(opened.is_err(), "unnoticed");
 }
 
 #[tokio::test(start_paused = true)]

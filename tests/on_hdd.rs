@@ -327,46 +327,6 @@ async fn a_device_smaller_than_its_areas_is_refused_unchanged() {
     assert!(before == fixture.hdd.snapshot(), "it was written");
 }
 
-/// The manifest's rules, each left out in turn.
-#[cfg(feature = "mutations")]
-mod broken {
-    use super::*;
-    use pagetier_ssdcache::Mutation;
-
-    /// Whether the store opens with every space that was acknowledged.
-    async fn is_whole(fixture: &Fixture, told: &Told) -> bool {
-        let Ok(store) = fixture.try_open().await else { return false };
-        told.iter().all(|(name, space)| space.is_none() || store.spaces().find(name).is_some())
-    }
-
-    async fn is_whole_after_cuts(fixture: &Fixture, told: &Told, cuts: u64) -> bool {
-        for seed in 0..cuts {
-            if !is_whole(&fixture.after_power_cut(seed), told).await {
-                return false;
-            }
-        }
-        true
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_save_over_the_manifest_or_headers_before_contents_cost_the_store() {
-        for rule in [Mutation::ManifestInPlace, Mutation::HeadersBeforeContents] {
-            let mut cut = 40;
-            loop {
-                let power = SimPower::new();
-                power.cut_at(cut);
-                let (fixture, mut told) = (Fixture::on_hdd(&power), Told::new());
-                let _ = life_of(fixture.breaking(Some(rule)), &mut told).await;
-                if !is_whole_after_cuts(&fixture, &told, 4).await {
-                    break;
-                }
-                assert!(power.is_cut(), "{rule:?} goes unnoticed");
-                cut += 1;
-            }
-        }
-    }
-}
-
 /// Its ring is a part of the HDD, which is measured for both.
 #[tokio::test(start_paused = true)]
 async fn a_store_without_an_ssd_is_calibrated() {

@@ -7,7 +7,6 @@ use pagetier::{
     stats::SsdState,
 };
 use pagetier_devio::IoOp;
-use pagetier_ssdcache::Mutation;
 use pagetier_testing::{Fault, FaultEffect, FlushFailure, SimDevice, SimPower};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,9 +23,9 @@ fn fixture(model: FlushFailure) -> Fixture {
 }
 
 /// A builder with so many free slots that versions can be rewritten without a flush.
-fn roomy(fixture: &Fixture, broken: Option<Mutation>) -> Builder {
+fn roomy(fixture: &Fixture) -> Builder {
     // Which pages leave memory, and when, is a part of these schedules: not left to the default.
-    let builder = fixture.breaking(broken).pool_bytes(84 * fixture::PAGE).pool_policy("gd2l:frequency");
+    let builder = fixture.builder().pool_bytes(84 * fixture::PAGE).pool_policy("gd2l:frequency");
     builder.ssd_bytes(600 * fixture::PAGE).ssd_policy("auto:zone=70")
 }
 
@@ -64,14 +63,9 @@ async fn degrade(fixture: &Fixture, store: &PageStore, space: SpaceId, version: 
 /// Version 2 of every page is synced; `rounds` later versions of some are written, and the flush that should
 /// make them durable fails. Returns, after the readmission, the pages that cannot be read or are older than
 /// version 2: at once, and after a power cut.
-async fn lost_after_a_failed_flush(
-    broken: Option<Mutation>,
-    model: FlushFailure,
-    rounds: u32,
-    policy: &str,
-) -> usize {
+async fn lost_after_a_failed_flush(model: FlushFailure, rounds: u32, policy: &str) -> usize {
     let fixture = fixture(model);
-    let store = roomy(&fixture, broken).ssd_policy(format!("{policy}:zone=70")).open().await.unwrap();
+    let store = roomy(&fixture).ssd_policy(format!("{policy}:zone=70")).open().await.unwrap();
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
@@ -85,10 +79,10 @@ async fn lost_after_a_failed_flush(
     }
     assert!(store.sync().await.is_err(), "no flush failed");
     let report = store.ssd().readmit().await.unwrap();
-    assert!(broken.is_some() || report.lost.is_empty(), "{report:?}");
+    assert!(report.lost.is_empty(), "{report:?}");
     let reverts = model == FlushFailure::Reverted;
     let case = format!("{model:?}, {rounds} rounds, {policy}");
-    assert!(broken.is_some() || reverts != report.reverted.is_empty(), "{case}: {report:?}");
+    assert!(reverts != report.reverted.is_empty(), "{case}: {report:?}");
     let newest = 2 + rounds;
     let good = |no: u32, found: &Result<u32, Error>| match found {
         Ok(version) if later.contains(&no) => (2..=newest).contains(version),
@@ -101,16 +95,13 @@ async fn lost_after_a_failed_flush(
         let reverted = report.reverted.contains(&PageId::new(space, no));
         // A page that could not be changed any more reads as the version before, too.
         let is_old = found.as_ref().is_ok_and(|version| *version < newest && later.contains(&no));
-        assert!(broken.is_some() || is_old || !reverted, "page {no}: {found:?}, {report:?}");
+        assert!(is_old || !reverted, "page {no}: {found:?}, {report:?}");
     }
     store.validate().unwrap();
     store.sync().await.unwrap();
     drop(store);
-    let store = roomy(&fixture.after_power_cut(1), None)
-        .ssd_policy(format!("{policy}:zone=70"))
-        .open()
-        .await
-        .unwrap();
+    let store =
+        roomy(&fixture.after_power_cut(1)).ssd_policy(format!("{policy}:zone=70")).open().await.unwrap();
     for no in 0..PAGES {
         lost += usize::from(!good(no, &read(&store, space, no).await));
     }
@@ -126,7 +117,7 @@ async fn a_failed_flush_whose_writes_are_gone_costs_no_synced_version() {
         (FlushFailure::Cached, 1, "auto"),
     ];
     for (model, rounds, policy) in reverted.into_iter().chain(others) {
-        let lost = lost_after_a_failed_flush(None, model, rounds, policy).await;
+        let lost = lost_after_a_failed_flush(model, rounds, policy).await;
         assert_eq!(lost, 0, "{model:?}, {rounds} rounds, {policy}");
     }
 }
@@ -134,7 +125,7 @@ async fn a_failed_flush_whose_writes_are_gone_costs_no_synced_version() {
 #[tokio::test(start_paused = true)]
 async fn no_sync_beside_a_readmission_covers_a_version_that_it_takes_back() {
     let fixture = fixture(FlushFailure::Reverted);
-    let store = Arc::new(roomy(&fixture, None).open().await.unwrap());
+    let store = Arc::new(roomy(&fixture).open().await.unwrap());
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
@@ -164,7 +155,7 @@ async fn no_sync_beside_a_readmission_covers_a_version_that_it_takes_back() {
 #[tokio::test(start_paused = true)]
 async fn a_page_that_memory_still_has_is_not_reported_as_reverted() {
     let fixture = fixture(FlushFailure::Reverted);
-    let store = roomy(&fixture, None).open().await.unwrap();
+    let store = roomy(&fixture).open().await.unwrap();
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
@@ -188,7 +179,7 @@ async fn a_page_that_memory_still_has_is_not_reported_as_reverted() {
     }
     store.sync().await.unwrap();
     drop(store);
-    let store = roomy(&fixture.after_power_cut(1), None).open().await.unwrap();
+    let store = roomy(&fixture.after_power_cut(1)).open().await.unwrap();
     for no in kept {
         assert_eq!(read(&store, space, *no).await.unwrap(), 3, "page {no}");
     }
@@ -198,7 +189,7 @@ async fn a_page_that_memory_still_has_is_not_reported_as_reverted() {
 async fn a_loss_that_could_not_be_listed_is_listed_by_what_comes_next() {
     for (gives_up, replaced) in [(false, false), (false, true), (true, false)] {
         let fixture = fixture(FlushFailure::Reverted);
-        let store = roomy(&fixture, None).open().await.unwrap();
+        let store = roomy(&fixture).open().await.unwrap();
         let space = grown(&store).await;
         write_all(&store, space, 2).await;
         store.sync().await.unwrap();
@@ -229,22 +220,15 @@ async fn a_loss_that_could_not_be_listed_is_listed_by_what_comes_next() {
         }
         assert!(older > 0, "nothing was lost");
         drop(store);
-        let store = roomy(&fixture.after_power_cut(1), None).open().await.unwrap();
+        let store = roomy(&fixture.after_power_cut(1)).open().await.unwrap();
         assert_eq!(store.ssd().loss(), Some(loss));
     }
-}
-
-#[cfg(feature = "mutations")]
-#[tokio::test(start_paused = true)]
-async fn without_a_predecessor_to_fall_back_to_synced_versions_are_lost() {
-    let broken = Some(Mutation::PredecessorForgotten);
-    assert!(lost_after_a_failed_flush(broken, FlushFailure::Reverted, 1, "auto").await > 0, "unnoticed");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_page_in_its_second_life_never_falls_back_to_its_first() {
     let fixture = fixture(FlushFailure::Reverted);
-    let store = roomy(&fixture, None).open().await.unwrap();
+    let store = roomy(&fixture).open().await.unwrap();
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
@@ -275,9 +259,9 @@ async fn a_page_in_its_second_life_never_falls_back_to_its_first() {
 
 /// Damages the copies of home writes that no flush of the HDD has made durable, and readmits the SSD.
 /// Returns the number of pages that pass for lost.
-async fn lost_over_volatile_homes(broken: Option<Mutation>) -> usize {
+async fn lost_over_volatile_homes() -> usize {
     let fixture = Fixture::new();
-    let store = fixture.breaking(broken).ring_pages(0).ssd_policy(zoned("tac")).open().await.unwrap();
+    let store = fixture.builder().ring_pages(0).ssd_policy(zoned("tac")).open().await.unwrap();
     let space = grown(&store).await;
     store.sync().await.unwrap();
     for no in 0..PAGES {
@@ -304,20 +288,14 @@ async fn lost_over_volatile_homes(broken: Option<Mutation>) -> usize {
 
 #[tokio::test(start_paused = true)]
 async fn a_damaged_copy_of_a_home_write_is_dropped_once_the_hdd_is_flushed() {
-    assert_eq!(lost_over_volatile_homes(None).await, 0);
-}
-
-#[cfg(feature = "mutations")]
-#[tokio::test(start_paused = true)]
-async fn over_homes_that_are_not_flushed_a_damaged_copy_passes_for_a_lost_page() {
-    assert!(lost_over_volatile_homes(Some(Mutation::ReadmittedOverVolatileHomes)).await > 0, "unnoticed");
+    assert_eq!(lost_over_volatile_homes().await, 0);
 }
 
 /// Reads of sound copies come back wrong once while the SSD is readmitted. Returns the pages that pass for
 /// lost.
-async fn lost_by_bad_reads(broken: Option<Mutation>) -> usize {
+async fn lost_by_bad_reads() -> usize {
     let fixture = Fixture::new();
-    let store = fixture.breaking(broken).open().await.unwrap();
+    let store = fixture.builder().open().await.unwrap();
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
@@ -325,28 +303,20 @@ async fn lost_by_bad_reads(broken: Option<Mutation>) -> usize {
     store.sync().await.unwrap();
     fixture.ssd.inject(fault(&fixture, FaultEffect::BitFlip, IoOp::Read).times(24));
     let report = store.ssd().readmit().await.unwrap();
-    if broken.is_none() {
-        expect_all(&store, space, 2).await;
-    }
+    expect_all(&store, space, 2).await;
     report.lost.len()
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_sound_copy_that_was_read_wrong_stays_in_use() {
-    assert_eq!(lost_by_bad_reads(None).await, 0);
-}
-
-#[cfg(feature = "mutations")]
-#[tokio::test(start_paused = true)]
-async fn after_one_bad_read_a_sound_only_copy_passes_for_lost() {
-    assert!(lost_by_bad_reads(Some(Mutation::FirstReadBelieved)).await > 0, "unnoticed");
+    assert_eq!(lost_by_bad_reads().await, 0);
 }
 
 /// Without a ring, two reads of sound copies come back wrong (or, if `all`, every read) while pages leave the
 /// SSD and newer versions of them go home; a `sync` is in flight when the power is cut.
-async fn misread_while_pages_leave(broken: Option<Mutation>, seed: u64, all: bool, drain: bool) -> u32 {
+async fn misread_while_pages_leave(seed: u64, all: bool, drain: bool) -> u32 {
     let fixture = Fixture::new();
-    let store = Arc::new(fixture.breaking(broken).ring_pages(0).open().await.unwrap());
+    let store = Arc::new(fixture.builder().ring_pages(0).open().await.unwrap());
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
@@ -387,21 +357,11 @@ async fn copies_that_are_read_wrong_are_not_voided_while_their_pages_leave() {
     for all in [false, true] {
         for drain in [false, true] {
             for seed in 0..12 {
-                let lost = misread_while_pages_leave(None, seed, all, drain).await;
+                let lost = misread_while_pages_leave(seed, all, drain).await;
                 assert_eq!(lost, 0, "seed {seed}, all: {all}, drain: {drain}");
             }
         }
     }
-}
-
-#[cfg(feature = "mutations")]
-#[tokio::test(start_paused = true)]
-async fn copies_that_are_voided_before_their_pages_are_home_are_lost() {
-    let mut lost = 0;
-    for seed in 0..12 {
-        lost += misread_while_pages_leave(Some(Mutation::OnlyCopyVoided), seed, true, false).await;
-    }
-    assert!(lost > 0, "unnoticed");
 }
 
 #[tokio::test(start_paused = true)]
@@ -595,7 +555,7 @@ async fn a_copy_that_was_given_up_does_not_come_back_when_it_reads_well_again() 
     let mut fell = 0;
     for seed in 0..4 {
         let fixture = fixture(FlushFailure::Cached);
-        let store = roomy(&fixture, None).open().await.unwrap();
+        let store = roomy(&fixture).open().await.unwrap();
         let space = grown(&store).await;
         write_all(&store, space, 2).await;
         store.sync().await.unwrap();
@@ -621,7 +581,7 @@ async fn a_copy_that_was_given_up_does_not_come_back_when_it_reads_well_again() 
             assert_eq!(read(&store, space, page.no).await.unwrap(), 2);
         }
         drop(store);
-        let store = roomy(&fixture.after_power_cut(seed), None).open().await.unwrap();
+        let store = roomy(&fixture.after_power_cut(seed)).open().await.unwrap();
         for page in &report.reverted {
             assert_eq!(read(&store, space, page.no).await.unwrap(), 2, "{page}, seed {seed}");
             fell += 1;

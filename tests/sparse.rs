@@ -128,18 +128,6 @@ async fn a_page_for_which_there_is_no_room_takes_none_from_others() {
     assert_eq!(store.validate(), Ok(()));
 }
 
-#[cfg(feature = "mutations")]
-#[tokio::test(start_paused = true)]
-async fn a_failed_growth_that_keeps_its_extents_takes_the_disk() {
-    let (fixture, broken) = (small(12), Some(pagetier_ssdcache::Mutation::FailedGrowthKept));
-    let store = any_gap(&fixture).mutation(broken).open().await.unwrap();
-    let space = store.spaces().create("t").await.unwrap();
-    append(&store, space).await.unwrap();
-    let refused = store.overwrite(PageId::new(space, 1 << 31)).await.unwrap_err();
-    assert!(is_full(&refused), "{refused}");
-    assert_eq!(rest(&store).await, 0);
-}
-
 /// A store with `space` of one page, and free runs of one extent each between those of others: a growth of
 /// `space` takes several records.
 async fn fragmented(fixture: &Fixture) -> (PageStore, SpaceId) {
@@ -263,9 +251,9 @@ async fn a_growth_whose_caller_is_dropped_gives_its_room_back_when_the_space_shr
 }
 
 /// Shrinks a space whose room ends beyond its last page, and lets it and another one grow again.
-async fn tail_given_back(builder: impl Fn(&Fixture) -> Builder) -> Result<(), Error> {
+async fn tail_given_back() -> Result<(), Error> {
     let fixture = Fixture::new();
-    let store = builder(&fixture).open().await.unwrap();
+    let store = fixture.open().await;
     let space = store.spaces().create("t").await.unwrap();
     for _ in 0..3 * EXTENT {
         append(&store, space).await?;
@@ -289,7 +277,7 @@ async fn tail_given_back(builder: impl Fn(&Fixture) -> Builder) -> Result<(), Er
     drop(store);
     left.await;
     let crashed = fixture.after_power_cut(3);
-    let store = match builder(&crashed).open().await {
+    let store = match crashed.try_open().await {
         Ok(store) => store,
         Err(error) => return Err(Error::Attach(Arc::new(error))),
     };
@@ -303,16 +291,7 @@ async fn tail_given_back(builder: impl Fn(&Fixture) -> Builder) -> Result<(), Er
 
 #[tokio::test(start_paused = true)]
 async fn extents_beyond_the_last_page_go_to_others() {
-    tail_given_back(Fixture::builder).await.unwrap();
-}
-
-#[cfg(feature = "mutations")]
-#[tokio::test(start_paused = true)]
-async fn extents_beyond_the_last_page_given_back_in_use_have_two_owners() {
-    let broken = Some(pagetier_ssdcache::Mutation::TailInUse);
-    let task =
-        tokio::spawn(async move { tail_given_back(|fixture| fixture.builder().mutation(broken)).await });
-    assert!(!matches!(task.await, Ok(Ok(()))), "unnoticed");
+    tail_given_back().await.unwrap();
 }
 
 /// A tail whose return could not be recorded: the disk may have given it away, or not.

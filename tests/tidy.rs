@@ -13,6 +13,8 @@ mod glossary;
 mod interface;
 #[path = "tidy/lengths.rs"]
 mod lengths;
+#[path = "../crates/sim/src/bin/mutations/patch.rs"]
+mod patch;
 #[path = "tidy/rooms.rs"]
 mod rooms;
 #[path = "tidy/size.rs"]
@@ -20,6 +22,7 @@ mod size;
 
 use pagetier_policy::SsdPolicy;
 use pagetier_rivals::{POOL_POLICIES, SSD_POLICIES};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -412,7 +415,6 @@ fn every_device_is_tested() {
     assert!(found > 0, "no device was found");
 }
 
-/// Each rule that a mutation disables belongs to an invariant, and each invariant names rules that exist.
 /// `docs/recovery.md` names the file that decides each invariant.
 #[test]
 fn every_invariant_names_its_file() {
@@ -437,39 +439,58 @@ fn every_invariant_names_its_file() {
     }
 }
 
-/// Broken protocols act only at the seam: no other production code asks whether a rule is disabled.
-const SEAM: [&str; 4] = [
-    "crates/ssdcache/src/mutation.rs",
-    "crates/ssdcache/src/protocol/slots/tampering.rs",
-    "crates/ssdcache/src/seam.rs",
-    "src/seam.rs",
-];
+/// The mutations that `crates/sim/mutations` describes.
+fn mutations() -> Vec<patch::Mutation> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(root().join("crates/sim/mutations")).unwrap() {
+        let path = entry.unwrap().path();
+        let parsed = patch::parse(&fs::read_to_string(&path).unwrap());
+        all.extend(parsed.unwrap_or_else(|why| panic!("{}: {why}", path.display())));
+    }
+    all
+}
 
+/// Without a build: `cargo run -p pagetier-sim --bin mutations` checks that each mutation is noticed.
 #[test]
-fn broken_protocols_act_at_the_seam_alone() {
-    let production =
-        |file: &str| file.starts_with("src/") || (file.starts_with("crates/") && file.contains("/src/"));
-    let kept: Vec<(String, String)> = files("rs")
-        .into_iter()
-        .filter(|(file, _)| production(file) && !file.starts_with("crates/sim/"))
-        .filter(|(file, _)| !SEAM.contains(&file.as_str()))
-        .map(|(file, text)| {
-            (file, text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default().to_owned())
-        })
-        .collect();
-    none("broken protocols outside the seam", &breaches(&kept, |_, line| line.contains("Mutation::")));
+fn every_mutation_applies_and_its_test_exists() {
+    let all = mutations();
+    let mut changed: BTreeMap<&str, Vec<(&str, &patch::Hunk)>> = BTreeMap::new();
+    for one in &all {
+        assert!(!one.about.is_empty(), "{}: what does it leave out?", one.name);
+        assert_eq!(all.iter().filter(|other| other.name == one.name).count(), 1, "{}", one.name);
+        one.hunks.iter().for_each(|hunk| changed.entry(&hunk.path).or_default().push((&one.name, hunk)));
+    }
+    for (path, hunks) in changed {
+        let source = read(path);
+        for (name, hunk) in &hunks {
+            assert_ne!(hunk.old, hunk.new, "{name} changes nothing in {path}");
+            patch::edit(&source, hunk).unwrap_or_else(|why| panic!("{name} does not apply: {why}"));
+        }
+        patch::apply(&source, hunks.iter().map(|(_, hunk)| *hunk))
+            .unwrap_or_else(|why| panic!("{path}: {why}"));
+    }
+    let (sources, targets) = (files("rs"), read("tests/Cargo.toml"));
+    for one in &all {
+        match &one.caught_by {
+            patch::Catcher::Campaign(with) => {
+                assert!(with.iter().all(|part| part.contains('=')), "{}: {with:?}", one.name);
+            }
+            patch::Catcher::Test { target, name } => {
+                let of_package = targets.contains(&format!("\nname = \"{target}\"\n"));
+                let there = of_package || ["pagetier", "pagetier_ssdcache"].contains(&target.as_str());
+                assert!(there, "{}: no target {target}", one.name);
+                let function = format!("fn {}()", name.rsplit("::").next().unwrap_or_default());
+                let there = sources.iter().any(|(_, text)| text.contains(&function));
+                assert!(there, "{}: no test {name}", one.name);
+            }
+        }
+    }
 }
 
 #[test]
 fn every_mutation_belongs_to_an_invariant() {
-    let (source, document) = (read("crates/ssdcache/src/mutation.rs"), read("docs/recovery.md"));
-    let body = source.split_once("pub enum Mutation {").and_then(|(_, rest)| rest.split_once("\n}"));
-    let lines = body.map(|(body, _)| body.lines()).into_iter().flatten();
-    let mutations: Vec<&str> = lines
-        .filter_map(|line| line.trim().strip_suffix(','))
-        .filter(|name| name.chars().all(char::is_alphanumeric))
-        .collect();
-    assert!(!mutations.is_empty(), "no mutation was found");
+    let (all, document) = (mutations(), read("docs/recovery.md"));
+    assert!(!all.is_empty(), "no mutation was found");
     let invariants = document.split_once("## Invariants").and_then(|(_, rest)| rest.split_once("\n## "));
     let words: Vec<&str> = invariants.map_or("", |(section, _)| section).split_whitespace().collect();
     let text = words.join(" ");
@@ -478,11 +499,14 @@ fn every_mutation_belongs_to_an_invariant() {
         .filter_map(|(_, names)| names.split('.').next())
         .flat_map(|names| names.split('`').skip(1).step_by(2))
         .collect();
-    for mutation in &mutations {
-        assert!(named.contains(mutation), "no invariant of docs/recovery.md names {mutation}");
+    for one in &all {
+        assert!(named.contains(&&*one.name), "no invariant of docs/recovery.md names {}", one.name);
     }
     for name in named {
-        assert!(mutations.contains(&name), "docs/recovery.md names {name}, which is no mutation");
+        assert!(
+            all.iter().any(|one| one.name == name),
+            "docs/recovery.md names {name}, which is no mutation"
+        );
     }
 }
 

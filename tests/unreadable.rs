@@ -195,23 +195,6 @@ async fn after_a_crash_what_is_not_known_is_refused_by_name_and_can_be_given_up(
     assert_eq!(Vec::from_iter(parts), ["journal", "map", "ring", "zone"]);
 }
 
-#[cfg(feature = "mutations")]
-#[tokio::test(start_paused = true)]
-async fn treated_as_empty_it_brings_older_pages_back() {
-    let (crashed, space) = worked(false).await;
-    let mut older = 0;
-    for at in crashed.slots().step_by(PAGE as usize) {
-        let fixture = crashed.after_power_cut(1);
-        unreadable(&fixture, at..at + BLOCK_BYTES);
-        let broken = Some(pagetier_ssdcache::Mutation::UnreadableIsEmpty);
-        let store = fixture.builder().mutation(broken).open().await.unwrap();
-        for no in 0..PAGES {
-            older += u32::from(read(&store, space, no).await.is_ok_and(|found| found != version(no)));
-        }
-    }
-    assert!(older > 0);
-}
-
 /// A store without an SSD whose ring's file is damaged.
 #[tokio::test(start_paused = true)]
 async fn a_ring_without_an_ssd_is_needed_after_a_crash_only() {

@@ -52,8 +52,8 @@ async fn two_spaces(builder: Builder) -> (Arc<PageStore>, SpaceId, SpaceId) {
 }
 
 /// A removal waits for a guard whose task makes the call. Returns whether all came to an end.
-async fn removed_beside(builder: Builder, call: Call, mutable: bool) -> bool {
-    let (store, space, other) = two_spaces(builder).await;
+async fn removed_beside(call: Call, mutable: bool) -> bool {
+    let (store, space, other) = two_spaces(Fixture::new().builder()).await;
     let page = PageId::new(space, 5);
     let (shared, changed) = if mutable {
         let mut guard = store.get_mut(page).await.unwrap();
@@ -86,20 +86,12 @@ async fn removed_beside(builder: Builder, call: Call, mutable: bool) -> bool {
 #[tokio::test(start_paused = true)]
 async fn a_removal_that_waits_for_a_guard_holds_nothing_up() {
     for (name, call) in CALLS {
-        assert!(removed_beside(Fixture::new().builder(), call, false).await, "{name}");
+        assert!(removed_beside(call, false).await, "{name}");
         // `sync` and `flush_to` wait for exclusive guards of changed pages themselves.
         if !["sync", "flush_to"].contains(&name) {
-            assert!(removed_beside(Fixture::new().builder(), call, true).await, "{name}, exclusive");
+            assert!(removed_beside(call, true).await, "{name}, exclusive");
         }
     }
-}
-
-#[cfg(feature = "mutations")]
-#[tokio::test(start_paused = true)]
-async fn a_removal_that_waits_for_guards_locked_never_ends() {
-    let broken = Some(pagetier_ssdcache::Mutation::GuardsAwaitedLocked);
-    let fixture = Fixture::new();
-    assert!(!removed_beside(fixture.builder().mutation(broken), CALLS[0].1, false).await, "unnoticed");
 }
 
 /// The bulk insert: tasks that hold a guard in the space and allocate pages of it, until it is gone.

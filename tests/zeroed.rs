@@ -178,16 +178,6 @@ async fn a_page_whose_home_turns_to_zeroes_is_corrupt() {
     }
 }
 
-#[cfg(feature = "mutations")]
-#[tokio::test(start_paused = true)]
-async fn a_store_that_takes_zeroes_for_absence_misses_the_page() {
-    let (fixture, store, space) = spoiled(PAGE, Moment::Closed, Fault::Zeroes).await;
-    store.close().await.unwrap();
-    let broken = builder(&fixture, PAGE).mutation(Some(pagetier_ssdcache::Mutation::ZeroesAreAbsence));
-    let store = broken.open().await.unwrap();
-    assert!(is_absent(&store.get(PageId::new(space, LOST)).await));
-}
-
 /// An incremental backup reads the page, too; and a page in memory heals its home.
 #[tokio::test(start_paused = true)]
 async fn an_incremental_backup_finds_it_and_memory_heals_it() {

@@ -12,7 +12,6 @@ use crate::manifest::contents::{Manifest, decode, encode};
 use crate::manifest::file::ManifestFile;
 use crate::manifest::slack::Slack;
 use crate::manifest::tail;
-use crate::seam::Seam;
 use crate::tenure::held_dir::HeldDir;
 use pagetier_devio::files::{Access, Directory, create_durably};
 use pagetier_page::PageSize;
@@ -249,7 +248,7 @@ const PARTIAL: &str = "/databases/db.partial";
 
 fn manifest_in(files: &SimFiles, dir: &str) -> Option<ManifestFile> {
     let dir = files.root().directory(Path::new(dir)).ok()?;
-    Some(ManifestFile::new(HeldDir::on(dir, Seam::default())))
+    Some(ManifestFile::new(HeldDir::on(dir)))
 }
 
 /// Saves a manifest in place of the store's: opened for this epoch, or closed.

@@ -14,7 +14,6 @@ use super::report::{RestoreReport, blocking};
 use crate::error::{BackupError, OpenError};
 use crate::manifest::contents::decode;
 use crate::manifest::file::ManifestFile;
-use crate::seam::Seam;
 use crate::tenure::held_dir::HeldDir;
 use pagetier_devio::files::{Access, DirFile, Directory, beside, create_durably};
 use serde::{Deserialize, Serialize};
@@ -209,7 +208,7 @@ fn said_done(files: &dyn Directory, dir: &Path) -> Option<Done> {
 /// What the file in `dir` says, if that is still so: the store was not opened since.
 fn done_in(files: &dyn Directory, dir: &Path) -> Option<Done> {
     let done = said_done(files, dir)?;
-    let held = HeldDir::on(files.directory(dir).ok()?, Seam::default());
+    let held = HeldDir::on(files.directory(dir).ok()?);
     let manifest = decode(&ManifestFile::new(held).read().ok()??).ok()?;
     // An opening since may have changed the store: it is not what was restored any more.
     (manifest.is_clean() && manifest.epoch == done.epoch).then_some(done)

@@ -38,7 +38,6 @@ use super::report::{BACKUPS_LISTED, BackupOptions, BackupProgress, BackupReport,
 use crate::error::{BackupError, Error};
 use crate::manifest::contents::Manifest;
 use crate::manifest::id::{id_text, new_id};
-use crate::seam::Seam;
 use crate::store::pace::Pace;
 use crate::store::page_store::PageStore;
 use crate::volume::table::Freed;
@@ -262,8 +261,8 @@ struct Gone {
 }
 
 impl Gone {
-    fn contains(&self, page: PageId, seam: Seam) -> bool {
-        self.reused.contains(&page) || seam.freed_meanwhile(self.freed.contains(page))
+    fn contains(&self, page: PageId) -> bool {
+        self.reused.contains(&page) || self.freed.contains(page)
     }
 }
 
@@ -389,13 +388,12 @@ impl PageStore {
         let (base, mut head) = self.begin(dir, options).await?;
         self.sync().await?;
         // The module's header explains this order.
-        let seam = self.shared.config.seam;
         // Drawn first: a write that begins now has a larger stamp, so the next backup copies it if this one
         // misses it (I30).
-        head.upto = seam.backed_up(self.shared.tier.fresh_stamp()).bits();
+        head.upto = self.shared.tier.fresh_stamp().bits();
         // Writes in flight have smaller stamps. If their pages were read before they end, the newest versions
         // would be missing from both backups (I30).
-        seam.before_copying(self.shared.tier.writes_ended()).await;
+        self.shared.tier.writes_ended().await;
         // Pages that do not exist now count as free in this backup, even if their numbers are used meanwhile.
         let gone = Gone {
             freed: self.shared.volume.watch_freed(),
@@ -407,7 +405,7 @@ impl PageStore {
         let (looked_at, pages, absent) = self.copy_since(&head, last, &gone, draft, options).await?;
         // A crash could otherwise take a page back to before what the chain has, and the next backup would
         // skip it (I30).
-        seam.sync_copied(self.sync()).await?;
+        self.sync().await?;
         let (next_space, losses, spaces, free, log_end) = {
             let meta = self.shared.meta.lock().await;
             // Under the lock: a space that is created now must be below the next one, too.
@@ -417,7 +415,7 @@ impl PageStore {
             let free = self.shared.volume.free_pages();
             (next_space, meta.manifest.losses, spaces, free, self.shared.gate.durable())
         };
-        if seam.lost_meanwhile(head.losses, losses) {
+        if head.losses != Some(losses) {
             tracing::warn!("pages were lost with the SSD while the store was backed up: beginning again");
             return Ok(None);
         }
@@ -494,7 +492,7 @@ impl PageStore {
             Some("the SSD was exchanged since the last backup there")
         } else if head.losses.is_none() {
             Some("an earlier version made the last backup there, which does not say what was lost before it")
-        } else if self.shared.config.seam.lost_since(head.losses, manifest.losses) {
+        } else if head.losses != Some(manifest.losses) {
             // The chain may have versions that the store has lost (I34).
             Some("pages were lost with the SSD or the ring since the last backup there")
         } else {
@@ -521,7 +519,7 @@ impl PageStore {
         draft: &mut Draft,
         options: &BackupOptions,
     ) -> Result<(u64, u64, Vec<(u32, u32, u32)>), BackupError> {
-        let (seam, spaces) = (self.shared.config.seam, self.spaces().list());
+        let spaces = self.spaces().list();
         let total = spaces.iter().map(|s| u64::from(s.pages)).sum();
         let mut pages = spaces.iter().flat_map(|s| (0..s.pages).map(|no| PageId::new(s.id, no)));
         let (mut reads, mut done, mut copied) = (JoinSet::new(), 0, 0);
@@ -543,12 +541,12 @@ impl PageStore {
             done += 1;
             let image = self.judge(page, read)?;
             // The chain may have the page from before it was freed (I35).
-            if image.is_none() && gone.contains(page, seam) {
+            if image.is_none() && gone.contains(page) {
                 absent.push((page.space.0, page.no, 1));
             }
             let stamp = image.as_ref().map(|image| Header::peek(image.as_slice()).stamp);
             // Free at the end of the last backup, so the chain may lack it, however old it is (I35).
-            let missing = seam.missing_before(last.is_some_and(|last| !last.has(page)));
+            let missing = last.is_some_and(|last| !last.has(page));
             let stamp = stamp.map(|stamp| if missing { stamp.max(upto) } else { stamp });
             if let Some((image, stamp)) = image.zip(stamp.filter(|stamp| *stamp > since)) {
                 record.clear();

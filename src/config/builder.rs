@@ -156,17 +156,9 @@ impl Builder {
         self
     }
 
-    /// Test-only: disables a rule of the protocol.
-    #[cfg(feature = "mutations")]
-    #[doc(hidden)]
-    pub fn mutation(mut self, rule: Option<pagetier_ssdcache::Mutation>) -> Self {
-        self.config.seam = crate::seam::Seam(pagetier_ssdcache::Seam(rule));
-        self
-    }
-
     /// Test-only: called in the saving thread before each save of a manifest in a directory, which may take
     /// as long as a slow fsync.
-    #[cfg(feature = "mutations")]
+    #[cfg(feature = "probes")]
     #[doc(hidden)]
     pub fn before_saves(mut self, before: impl Fn() + Send + Sync + 'static) -> Self {
         self.config.before_saves = Some(crate::manifest::saver::BeforeSaves(std::sync::Arc::new(before)));
@@ -175,7 +167,7 @@ impl Builder {
 
     /// Test-only: the number of slots whose entries a checkpoint of the SSD's map captures at a time; 0: as
     /// in a store in use, where a small SSD's are captured at once.
-    #[cfg(feature = "mutations")]
+    #[cfg(feature = "probes")]
     #[doc(hidden)]
     pub fn map_piece(mut self, slots: u32) -> Self {
         self.config.map_piece = slots;

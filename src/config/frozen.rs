@@ -6,7 +6,6 @@ use super::options::Options;
 use crate::error::OpenError;
 use crate::manifest::id::id_bytes;
 use crate::manifest::memory::MemoryManifest;
-use crate::seam::Seam;
 use crate::tenure::held_dir::{At, HeldDir};
 use pagetier_devio::SharedDevice;
 use pagetier_page::StoreSeed;
@@ -22,17 +21,15 @@ pub(crate) struct Config {
     pub(crate) hdd_device: Option<SharedDevice>,
     pub(crate) ssd_device: Option<SharedDevice>,
     pub(crate) ring_device: Option<SharedDevice>,
-    /// The seam, which does nothing in a normal build.
-    pub(crate) seam: Seam,
     /// Whether the store is opened for reading only.
     pub(crate) read_only: bool,
     /// The store's directory, from the opening on.
     pub(crate) held: Option<Arc<HeldDir>>,
     /// The working directory at the opening: relative paths of the options lead from it.
     pub(super) working: Option<Arc<HeldDir>>,
-    #[cfg(feature = "mutations")]
+    #[cfg(feature = "probes")]
     pub(crate) before_saves: Option<crate::manifest::saver::BeforeSaves>,
-    #[cfg(feature = "mutations")]
+    #[cfg(feature = "probes")]
     pub(crate) map_piece: u32,
     /// The directory is a restoration's: a store in it is unfinished, and begins again as a new one under the
     /// same id, so that devices formatted for it are its own.
@@ -42,7 +39,7 @@ pub(crate) struct Config {
 impl Config {
     /// The seed of all checksums in the store with this id.
     pub(crate) fn seed(&self, store: &str) -> StoreSeed {
-        self.seam.seed(StoreSeed::of_store(id_bytes(store)))
+        StoreSeed::of_store(id_bytes(store))
     }
 
     /// Whether the opening may create a store, and files.
@@ -63,16 +60,15 @@ impl Config {
     /// Looks the directory up: the working directory, and the store's if it exists. From here on they stay
     /// the same ones.
     pub(crate) fn hold_directories(&mut self) -> Result<(), OpenError> {
-        let seam = self.seam;
         let is_relative = |path: &Option<PathBuf>| path.as_deref().is_some_and(Path::is_relative);
         // Only if needed: a process without a working directory can still open a store by absolute paths.
         if is_relative(&self.options.hdd) || is_relative(&self.options.ssd) {
-            let working = HeldDir::working(seam);
+            let working = HeldDir::working();
             let failed = |e| OpenError::directory(Path::new("."), "cannot be opened", e);
             self.working = Some(working.map_err(failed)?);
         }
         if let (Some(path), None) = (&self.options.directory, &self.memory) {
-            self.held = match HeldDir::open(path, seam) {
+            self.held = match HeldDir::open(path) {
                 Ok(held) => Some(held),
                 // It may be created later, once nothing else refuses the opening.
                 Err(e) if e.kind() == ErrorKind::NotFound => None,

@@ -38,7 +38,6 @@ use super::contents::with_size;
 use super::slack::{SLACK_BYTES, Slack};
 use super::superblock::{AREA_UNIT, HEAD_BYTES};
 use super::tail::{self, End, Placed};
-use crate::seam::Seam;
 use futures_util::FutureExt;
 use pagetier_bufpool::FENCED;
 use pagetier_devio::task::{Boxed, spawn};
@@ -125,7 +124,6 @@ pub(crate) struct Areas {
     /// The store's claim to the volume.
     claim: Claim,
     runtime: Handle,
-    seam: Seam,
     state: Mutex<State>,
     /// Ends with the last save that began.
     last: Mutex<Option<oneshot::Receiver<()>>>,
@@ -133,9 +131,9 @@ pub(crate) struct Areas {
 
 impl Areas {
     /// The areas on the device of `joint`, of `area_bytes` each unless it has some.
-    pub(crate) fn new(joint: Arc<Joint>, claim: Claim, area_bytes: u64, runtime: Handle, seam: Seam) -> Self {
+    pub(crate) fn new(joint: Arc<Joint>, claim: Claim, area_bytes: u64, runtime: Handle) -> Self {
         let state = State { area_bytes, current: None, unproved: None, save: 0, tail: None };
-        Self { joint, claim, runtime, seam, state: Mutex::new(state), last: Mutex::default() }
+        Self { joint, claim, runtime, state: Mutex::new(state), last: Mutex::default() }
     }
 
     pub(crate) fn device(&self) -> &SharedDevice {
@@ -220,7 +218,7 @@ impl Areas {
         let save = save + 1;
         (self.state.lock().save, self.state.lock().tail) = (save, None);
         let seen = self.joint.failures();
-        if let (Some((area, header)), Some(sum)) = (current, self.seam.unproved(unproved)) {
+        if let (Some((area, header)), Some(sum)) = (current, unproved) {
             let bytes = self.read().await?.unwrap_or_default();
             // Nothing but what was opened may be written over it.
             if crc32c::crc32c(&bytes) != sum {
@@ -232,7 +230,7 @@ impl Areas {
             self.state.lock().unproved = None;
         }
         // The manifest stays whole until the last step.
-        let area = current.map_or(0, |(area, _)| self.seam.area_to_write(area));
+        let area = current.map_or(0, |(area, _)| 1 - area);
         let header = Header { save, area_bytes, size: size as u64 };
         let written = async {
             self.device().grow(HEAD_BYTES + 2 * area_bytes)?;
@@ -242,13 +240,9 @@ impl Areas {
                 let begun = Header { save: 0, area_bytes, size: 0 };
                 self.write(headers_at(1), &begun.encode().repeat(2), seen).await?;
             }
-            if self.seam.blanks_headers() {
-                self.write(headers_at(area), &[0; 2 * tail::BLOCK], seen).await?;
-            }
+            self.write(headers_at(area), &[0; 2 * tail::BLOCK], seen).await?;
             unflushed(self.device(), HEAD_BYTES + area * area_bytes, &contents).await?;
-            if self.seam.contents_first() {
-                self.joint.flush(seen, IoClass::Meta).await?;
-            }
+            self.joint.flush(seen, IoClass::Meta).await?;
             self.write(headers_at(area), &header.encode().repeat(2), seen).await
         };
         written.await.map_err(failed)?;
@@ -395,26 +389,17 @@ fn failed(error: DeviceError) -> Error {
     Error::new(kind, error)
 }
 
-// The rules of a save, each left out in turn.
-#[cfg(feature = "mutations")]
 #[cfg(test)]
 mod tests {
     use super::*;
     use pagetier_devio::IoOp;
-    use pagetier_ssdcache::Mutation;
     use pagetier_testing::{Fault, FaultEffect, FlushFailure, SimDevice, SimPower};
 
     const AREA_BYTES: u64 = 64 << 10;
 
-    fn areas(device: &Arc<SimDevice>, rule: Option<Mutation>) -> Areas {
+    fn areas(device: &Arc<SimDevice>) -> Areas {
         let (_, joint) = Joint::of(Arc::clone(device) as SharedDevice);
-        Areas::new(
-            joint,
-            Claim::default(),
-            AREA_BYTES,
-            Handle::current(),
-            Seam(pagetier_ssdcache::Seam(rule)),
-        )
+        Areas::new(joint, Claim::default(), AREA_BYTES, Handle::current())
     }
 
     /// The manifest of save `no`: some sectors, each with its digit.
@@ -425,7 +410,7 @@ mod tests {
 
     /// Whether the device has a whole manifest, of save 2 or a later one.
     async fn is_whole(device: SimDevice) -> bool {
-        let Ok(Some(bytes)) = areas(&Arc::new(device), None).load().await else { return false };
+        let Ok(Some(bytes)) = areas(&Arc::new(device)).load().await else { return false };
         let digit =
             bytes.windows(10).find(|window| window[0] > b'1' && window.iter().all(|b| *b == window[0]));
         tail::parse(&bytes).is_ok() && digit.is_some()
@@ -433,24 +418,24 @@ mod tests {
 
     /// Of two saves, and a third whose headers' flush fails; a process that is killed then, or goes on, saves
     /// once more, and the power is cut: whether every outcome has a manifest.
-    async fn survives(rule: Option<Mutation>, model: FlushFailure, kill: bool) -> bool {
+    async fn survives(model: FlushFailure, kill: bool) -> bool {
         let mut cases = 0;
         for (seed, cut) in (0..6).flat_map(|seed| (1..16).map(move |cut| (seed, cut))) {
             let power = SimPower::new();
             let device = Arc::new(SimDevice::new("hdd", 0, seed, &power).with_flush_failure(model));
-            let first = areas(&device, rule);
-            for no in 1..=2 {
-                save(&first, no).await.unwrap();
-            }
+            let first = areas(&device);
+            save(&first, 1).await.unwrap();
+            let before = device.ops();
+            save(&first, 2).await.unwrap();
+            let ops = device.ops() - before;
             let headers_fail = Fault::new(FaultEffect::Eio).on(IoOp::Flush);
             // A flush follows each write; that of the headers is the last.
-            let ops = if rule == Some(Mutation::FailedHeadersKept) { 4 } else { 6 };
             device.inject(headers_fail.from_op(device.ops() + ops).times(1));
             assert!(save(&first, 3).await.is_err());
             let (power, device, next) = if kill {
                 let power = SimPower::new();
                 let device = Arc::new(device.after_kill(seed, &power));
-                let next = areas(&device, rule);
+                let next = areas(&device);
                 next.load().await.unwrap();
                 (power, device, next)
             } else {
@@ -480,24 +465,22 @@ mod tests {
     async fn contents_that_a_transfer_corrupted_are_read_again() {
         for seed in 0..64 {
             let device = Arc::new(SimDevice::new("hdd", 0, seed, &SimPower::new()));
-            save(&areas(&device, None), 1).await.unwrap();
+            save(&areas(&device), 1).await.unwrap();
             let contents = HEAD_BYTES..HEAD_BYTES + 2 * AREA_BYTES;
             device.inject(Fault::new(FaultEffect::BitFlip).on(IoOp::Read).within(contents).times(1));
-            let bytes = areas(&device, None).load().await.unwrap().unwrap();
+            let bytes = areas(&device).load().await.unwrap().unwrap();
             assert!(tail::parse(&bytes).is_ok(), "seed {seed}");
         }
     }
 
     #[tokio::test]
-    async fn headers_of_a_failed_save_name_half_written_contents() {
-        assert!(survives(None, FlushFailure::Cached, false).await);
-        assert!(!survives(Some(Mutation::FailedHeadersKept), FlushFailure::Cached, false).await);
+    async fn headers_of_a_failed_save_do_not_name_half_written_contents() {
+        assert!(survives(FlushFailure::Cached, false).await);
     }
 
     #[tokio::test]
     async fn an_area_that_was_found_may_not_be_durable() {
-        assert!(survives(None, FlushFailure::NeverDurable, true).await);
-        assert!(!survives(Some(Mutation::FoundAreaTrusted), FlushFailure::NeverDurable, true).await);
+        assert!(survives(FlushFailure::NeverDurable, true).await);
     }
 
     /// What was opened is written again before the first save. Whatever reads otherwise by then, as after
@@ -505,16 +488,16 @@ mod tests {
     #[tokio::test]
     async fn a_manifest_that_reads_otherwise_than_at_the_opening_is_not_written_again() {
         let device = Arc::new(SimDevice::new("hdd", 0, 1, &SimPower::new()));
-        let first = areas(&device, None);
+        let first = areas(&device);
         save(&first, 1).await.unwrap();
-        let opened = areas(&device, None);
+        let opened = areas(&device);
         let known = opened.load().await.unwrap();
         // Sound, and in the same place: of three saves, the third writes the area of the first.
         for no in 2..=3 {
             save(&first, no).await.unwrap();
         }
         let before = device.snapshot();
-        assert_ne!(areas(&device, None).load().await.unwrap(), known);
+        assert_ne!(areas(&device).load().await.unwrap(), known);
         let refused = save(&opened, 4).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::InvalidData);
         assert!(before == device.snapshot());
@@ -524,7 +507,7 @@ mod tests {
     async fn saves_that_begin_at_once_run_one_after_the_other() {
         let device = SimDevice::new("hdd", 0, 1, &SimPower::new());
         let device = Arc::new(device.with_latency(std::time::Duration::from_millis(5)));
-        let areas = Arc::new(areas(&device, None));
+        let areas = Arc::new(areas(&device));
         let running = Arc::new(Mutex::new((0, Vec::new())));
         let saves = (1..=4).map(|no| {
             let (on, running) = (Arc::clone(&areas), Arc::clone(&running));

@@ -383,7 +383,6 @@ fn full(error: Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::seam::Seam;
 
     fn replace(file: &ManifestFile, bytes: &[u8], slack: Slack) -> Result<()> {
         file.replace(&|_| bytes.to_vec(), slack)
@@ -391,7 +390,7 @@ mod tests {
 
     fn file() -> (tempfile::TempDir, ManifestFile) {
         let directory = tempfile::tempdir().unwrap();
-        let held = HeldDir::open(directory.path(), Seam::default()).unwrap();
+        let held = HeldDir::open(directory.path()).unwrap();
         (directory, ManifestFile::new(held))
     }
 
@@ -644,7 +643,7 @@ mod tests {
         let outer = tempfile::tempdir().unwrap();
         let [here, moved] = ["here", "moved"].map(|name| outer.path().join(name));
         std::fs::create_dir(&here).unwrap();
-        let file = ManifestFile::new(HeldDir::open(&here, Seam::default()).unwrap());
+        let file = ManifestFile::new(HeldDir::open(&here).unwrap());
         replace(&file, b"one", Slack::Keep).unwrap();
         std::fs::rename(&here, &moved).unwrap();
         std::fs::create_dir(&here).unwrap();

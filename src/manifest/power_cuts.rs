@@ -3,7 +3,6 @@
 use super::file::{FILE, ManifestFile};
 use super::slack::Slack;
 use super::tail;
-use crate::seam::Seam;
 use crate::tenure::held_dir::HeldDir;
 use pagetier_devio::files::create_durably;
 use pagetier_testing::{FileFault, SimFiles, SimPower};
@@ -46,7 +45,7 @@ fn blank(seed: u64, power: &SimPower) -> SimFiles {
 
 fn manifest(files: &SimFiles) -> ManifestFile {
     let directory = files.root().directory(Path::new("/store")).unwrap();
-    ManifestFile::new(HeldDir::on(directory, Seam::default()))
+    ManifestFile::new(HeldDir::on(directory))
 }
 
 fn found(file: &ManifestFile) -> Option<Version> {

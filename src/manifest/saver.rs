@@ -21,11 +21,11 @@ struct Queue {
 }
 
 /// Test-only: called in the saving thread before each save. A paused clock waits for such saves.
-#[cfg(feature = "mutations")]
+#[cfg(feature = "probes")]
 #[derive(Clone)]
 pub(crate) struct BeforeSaves(pub(crate) Arc<dyn Fn() + Send + Sync>);
 
-#[cfg(feature = "mutations")]
+#[cfg(feature = "probes")]
 impl std::fmt::Debug for BeforeSaves {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("BeforeSaves").finish_non_exhaustive()
@@ -35,7 +35,7 @@ impl std::fmt::Debug for BeforeSaves {
 #[derive(Clone, Default)]
 pub(crate) struct Saver {
     queue: Arc<Mutex<Queue>>,
-    #[cfg(feature = "mutations")]
+    #[cfg(feature = "probes")]
     before: Option<BeforeSaves>,
 }
 
@@ -46,10 +46,10 @@ impl std::fmt::Debug for Saver {
 }
 
 impl Saver {
-    pub(crate) fn new(#[cfg(feature = "mutations")] before: Option<BeforeSaves>) -> Self {
+    pub(crate) fn new(#[cfg(feature = "probes")] before: Option<BeforeSaves>) -> Self {
         Self {
             queue: Arc::default(),
-            #[cfg(feature = "mutations")]
+            #[cfg(feature = "probes")]
             before,
         }
     }
@@ -60,14 +60,14 @@ impl Saver {
         save: S,
     ) -> impl Future<Output = Option<T>> + Send + use<T, S> {
         let (done, result) = oneshot::channel();
-        #[cfg(feature = "mutations")]
+        #[cfg(feature = "probes")]
         let holds_clock = self.before.as_ref().and_then(|_| hold_clock());
         // Queued under the lock, so that saves run in the order in which `begin` was called: a later save
         // must not land before an earlier one (I41).
         let mut queue = self.queue.lock();
         queue.jobs.push_back(Box::new(move || {
             let _ = done.send(save());
-            #[cfg(feature = "mutations")]
+            #[cfg(feature = "probes")]
             drop(holds_clock);
         }));
         // One thread at most. It is told to exist under the same lock under which it decides to end, so no
@@ -98,7 +98,7 @@ impl Saver {
                 };
                 job
             };
-            #[cfg(feature = "mutations")]
+            #[cfg(feature = "probes")]
             if let Some(BeforeSaves(before)) = &self.before {
                 before();
             }
@@ -110,7 +110,7 @@ impl Saver {
 
 /// Keeps a paused clock from advancing until the result is dropped: it stands still while a blocking task
 /// runs. Otherwise hours would pass in virtual time before a save in real time ends.
-#[cfg(feature = "mutations")]
+#[cfg(feature = "probes")]
 fn hold_clock() -> Option<std::sync::mpsc::Sender<()>> {
     let runtime = tokio::runtime::Handle::try_current().ok()?;
     let (held, dropped) = std::sync::mpsc::channel();

@@ -68,7 +68,7 @@ impl Config {
                     return Err(OpenError::BadManifest { why });
                 }
                 // An older copy of the HDD has the right id and lacks what was written since (I20).
-                self.seam.marks_agree(self.check_marks("HDD", &device, found.marks, manifest))?;
+                self.check_marks("HDD", &device, found.marks, manifest)?;
                 // The HDD durably had this size before the manifest named the extents.
                 let needed = manifest.extents_end();
                 if hdd.size() < needed {
@@ -153,7 +153,7 @@ impl Config {
             return Err(refused);
         }
         if blank && !self.overwrites() {
-            self.seam.look_for_data(refuse_data(ssd)).await?;
+            refuse_data(ssd).await?;
         }
         let layout = match manifest.ssd {
             Some(_) => self.layout(page_size, on_hdd)?,
@@ -203,7 +203,7 @@ impl Config {
             return Err(OpenError::OtherPageSize { store, asked });
         }
         let tier = if sb.layout.slots > 0 { "SSD" } else { "ring" };
-        self.seam.marks_agree(self.check_marks(tier, &device, sb.marks, manifest))?;
+        self.check_marks(tier, &device, sb.marks, manifest)?;
         // Slots behind the end would read as errors one by one, long after the opening.
         if ssd.size() < sb.layout.end() {
             let (bytes, needed) = (ssd.size(), sb.layout.end());
@@ -232,7 +232,7 @@ impl Config {
         }
         // Every device bears a mark before the manifest names it as `opened` or `closed`, so this one is an
         // older copy.
-        if opened < self.seam.opened_at_least(manifest.opened) || closed < manifest.closed {
+        if opened < manifest.opened || closed < manifest.closed {
             let (last, last_closed) = (manifest.opened, manifest.closed);
             return Err(OpenError::StaleDevice { device, tier, opened, closed, last, last_closed });
         }

@@ -43,26 +43,23 @@ impl Config {
         manifests: &Arc<ManifestStore>,
         tenure: &Arc<Tenure>,
         manifest: Manifest,
-        lost: Option<OnlyCopies>,
+        mut lost: Option<OnlyCopies>,
         (hdd, ssd): (&SharedDevice, &SharedDevice),
         prepared: &PreparedSsd,
         page_size: PageSize,
     ) -> Result<ManifestState, OpenError> {
         let fresh = manifest.is_unused();
-        let mut meta = ManifestState::new(Arc::clone(manifests), manifest, Arc::clone(tenure), self.seam);
+        let mut meta = ManifestState::new(Arc::clone(manifests), manifest, Arc::clone(tenure));
         // Before the save: it continues if the opening is dropped, and without the lock's file it would race
         // with that of the next opening.
         let created = tenure.keep_created();
         // The ids must be durable before a device bears them: after a crash in between, the retry would find
         // devices of a store that it does not know (I20).
-        if self.seam.named_first(fresh)
-            && let Err(error) = self.note(&mut meta, |_| ()).await
-        {
+        if fresh && let Err(error) = self.note(&mut meta, |_| ()).await {
             tenure.created_in_vain(created);
             return Err(error);
         }
         let formatted = prepared.format.as_ref();
-        let mut lost = self.seam.listed_loss(lost);
         // The manifest names no ring as it names an SSD: once formatted, a ring passes for the one that the
         // store last used, and the next opening would list nothing. So what is lost with it is listed first.
         if formatted.is_some_and(|superblock| superblock.layout.slots == 0)
@@ -91,7 +88,6 @@ impl Config {
             // make recovery choose between two versions at random (I11).
             manifest.epoch += 1;
             manifest.costs_ms = costs_ms.or_else(|| manifest.costs_ms.take());
-            manifest.loss = self.seam.known_loss(manifest.loss.take());
             if let Some(superblock) = formatted {
                 manifest.ssd = (superblock.layout.slots > 0).then(|| id_text(superblock.ssd));
                 // A new SSD holds nothing yet.
@@ -104,7 +100,7 @@ impl Config {
         };
         self.note(&mut meta, begin).await?;
         let epoch = meta.manifest.epoch;
-        self.seam.mark(self.mark_devices(&mut meta, hdd, ssd)).await?;
+        self.mark_devices(&mut meta, hdd, ssd).await?;
         let opened = |manifest: &mut Manifest| {
             // Last: from now on, a device without this mark is an older copy.
             manifest.opened = epoch;
@@ -124,7 +120,7 @@ impl Config {
         let Manifest { epoch, closed, .. } = meta.manifest;
         let marks = OpeningMarks { opened: epoch, closed, manifest: meta.durable_generation };
         // Read before the mark, whose flush makes this size durable. An opening does not grow anything (I26).
-        let hdd_bytes = self.seam.sized(hdd)?.size();
+        let hdd_bytes = hdd.size();
         if let Err(error) = mark::<HddSuperblock>(hdd, marks).await {
             // A failed flush may have lost writes of any earlier process, so the whole device counts as
             // unproved (I14).

@@ -125,7 +125,7 @@ impl Config {
             (Some(cell), ..) => Some(ManifestStore::memory(Arc::clone(cell))),
             (None, _, Some((hdd, OnHdd { bytes_max, .. }))) => {
                 let (_, joint) = Joint::of(hdd);
-                let areas = Areas::new(joint, Claim::default(), bytes_max, Handle::current(), self.seam);
+                let areas = Areas::new(joint, Claim::default(), bytes_max, Handle::current());
                 Some(ManifestStore::volume(areas))
             }
             (None, Some(held), _) if !self.options.manifest.is_on_hdd() => {

@@ -2,7 +2,6 @@
 
 use crate::config::frozen::Config;
 use crate::error::OpenError;
-use crate::seam::Seam;
 use crate::volume::table::{EXTENT_PAGES, SpaceInfo, Volume};
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, SharedDevice};
 use pagetier_page::{PageId, PageSize, StoreSeed};
@@ -13,7 +12,6 @@ struct Homes<'a> {
     hdd: &'a SharedDevice,
     page_size: PageSize,
     seed: StoreSeed,
-    seam: Seam,
 }
 
 impl Config {
@@ -29,7 +27,7 @@ impl Config {
         page_size: PageSize,
         seed: StoreSeed,
     ) -> Result<(), OpenError> {
-        let homes = Homes { hdd, page_size, seed, seam: self.seam };
+        let homes = Homes { hdd, page_size, seed };
         for space in counted {
             let on_ssd = tier.ask(|slots| slots.highest_page(space.id)).map_or(0, |no| no.saturating_add(1));
             let mut pages = on_ssd.max(space.pages);
@@ -101,7 +99,6 @@ impl Homes<'_> {
     /// Whether the home counts as written; `blank`: zeroes do not.
     fn counts(&self, home: &[u8], page: PageId, blank: bool) -> bool {
         let found = pagetier_page::verify(self.seed, home, page);
-        let unwritten = found.is_err_and(|defect| defect.is_unwritten(blank));
-        self.seam.is_written(!unwritten, found.is_ok())
+        !found.is_err_and(|defect| defect.is_unwritten(blank))
     }
 }

@@ -71,7 +71,7 @@ impl Builder {
         self.config.hold_directories()?;
         // From here on whatever ends this future, a failure or the caller, releases the locks by dropping
         // `leave`.
-        let (tenure, leave) = Tenure::new(self.config.seam, std::mem::take(&mut self.read_locks));
+        let (tenure, leave) = Tenure::new(std::mem::take(&mut self.read_locks));
         let left = tenure.left();
         let opened = self.open_for(tenure, leave).await;
         if opened.is_err() {
@@ -138,9 +138,7 @@ impl Builder {
             closed: was_clean,
             remember: InManifest::of(&manifests, &tenure),
             progress,
-            #[cfg(feature = "mutations")]
-            mutation: config.seam.0.0,
-            #[cfg(feature = "mutations")]
+            #[cfg(feature = "probes")]
             map_piece: config.map_piece,
         };
         let tier = Arc::new(SsdTier::open(opening).await?);
@@ -218,7 +216,7 @@ impl Devices {
         // recorded even when the store was dropped meanwhile (I14). No save begins after the drop (I18).
         let hdd = self.tenure.guard(hdd);
         let claim = hdd.claim().unwrap_or_default();
-        let areas = Areas::new(joint, claim, bytes_max, Handle::current(), self.config.seam);
+        let areas = Areas::new(joint, claim, bytes_max, Handle::current());
         Ok((Arc::new(ManifestStore::volume(areas)), Some(hdd)))
     }
 
@@ -473,7 +471,7 @@ impl Config {
         // Durably, with its parents: the manifest is of no use in a directory that a crash takes away.
         tenure.created_directories(create_durably(&RealDir::working(), &path).map_err(failed)?);
         if self.held.is_none() {
-            self.held = Some(HeldDir::open(&path, self.seam).map_err(failed)?);
+            self.held = Some(HeldDir::open(&path).map_err(failed)?);
         }
         self.held.clone().ok_or_else(|| self.not_found())
     }
@@ -481,7 +479,7 @@ impl Config {
     /// The thread that saves the manifest.
     fn saver(&self) -> Saver {
         Saver::new(
-            #[cfg(feature = "mutations")]
+            #[cfg(feature = "probes")]
             self.before_saves.clone(),
         )
     }
@@ -546,7 +544,6 @@ impl Config {
         let mut params = pool_for(self.options.pool_bytes, tables, page_size)?;
         params.redo_span_max = self.options.redo_span_max;
         params.exhausted_after = Duration::from_millis(self.options.exhausted_after_ms);
-        self.seam.pool(&mut params);
         if !self.options.read_ahead {
             params.read_ahead_pages = 0;
         }

@@ -12,7 +12,6 @@ use crate::store::parts::Spaces;
 use crate::store::shared::Shared;
 use crate::volume::table::SpaceInfo;
 use pagetier_bufpool::PoolError;
-use pagetier_devio::locks;
 use pagetier_page::SpaceId;
 use pagetier_ssdcache::{OpeningMarks, Slots, Superblock, mark};
 use std::io::ErrorKind;
@@ -128,15 +127,7 @@ impl Shared {
     /// Discards the pages of a space that is being dropped, then frees its extents.
     async fn finish_drop(&self, space: SpaceId) -> Result<(), Error> {
         let _operation = self.ending.enter()?;
-        let held = self.config.seam.waits_locked(|| self.meta.try_lock().ok());
-        let left = self.discard_space(space);
-        // Where the rule is broken, so is the order of locks, which would end the process.
-        if held.is_some() {
-            locks::apart(left).await?
-        } else {
-            left.await?
-        }
-        drop(held);
+        self.discard_space(space).await?;
         self.end_drop(space).await
     }
 
@@ -161,11 +152,9 @@ impl Shared {
             Some(true) => return Ok(()),
             Some(false) => {}
         }
-        if self.config.seam.notes_drop() {
-            let marked = meta.append(&self.volume, &Change::BeginDrop { space: space.0 }).await;
-            // The mark may be in force after a crash: see `ManifestState::doubtful`.
-            marked.inspect_err(|_| self.doubtful.store(true, Ordering::Release))?;
-        }
+        let marked = meta.append(&self.volume, &Change::BeginDrop { space: space.0 }).await;
+        // The mark may be in force after a crash: see `ManifestState::doubtful`.
+        marked.inspect_err(|_| self.doubtful.store(true, Ordering::Release))?;
         self.volume.begin_drop(space);
         Ok(())
     }
@@ -270,7 +259,7 @@ impl Shared {
         // Listed so that, if the SSD is missing at the next opening, the loss is known page by page.
         let exact = self.tier.ask(|slots| slots.are_only_copies(&only));
         // Every page has been written by now.
-        let reused = self.volume.reused(u64::MAX, false);
+        let reused = self.volume.reused(u64::MAX);
         let closed = |runs_max| {
             let (list, reused) = (OnlyCopies::of(&only, exact, runs_max), &reused);
             move |manifest: &mut Manifest| {

@@ -25,7 +25,7 @@ use crate::store::waiting_frees::{FreeCall, Recorded};
 use crate::volume::table::{Volume, pages_of};
 use pagetier_bufpool::Tier;
 use pagetier_devio::listen;
-use pagetier_devio::{locks, task};
+use pagetier_devio::task;
 use pagetier_page::{PageId, SpaceId};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -160,9 +160,6 @@ impl Shared {
         let extents = self.volume.withhold_extents(space, kept).ok_or(Error::NoSuchSpace { space })?;
         let pages: Vec<(u32, u32)> = extents.iter().copied().filter_map(pages_of).collect();
         let pages = PageRuns::from_runs(&pages);
-        if self.config.seam.gives_back_in_use() {
-            self.volume.end_free(space, &pages);
-        }
         // No copies of these pages exist: they left when the pages were freed.
         let withheld = Leaving { volume: &self.volume, space, pages: &pages, have_left: true };
         let mut given = Vec::new();
@@ -299,16 +296,12 @@ impl Shared {
         meta: &mut ManifestState,
         freed: &mut PageRuns,
     ) -> Result<(), Error> {
-        if self.config.seam.drops_before_record() {
-            // Broken in this way too: it waits for guards under the manifest's mutex.
-            locks::apart(self.drop_copies(space, &pages)).await?;
-        }
         // Recorded first: if the copies were dropped first, a crash before the record would leave a page that
         // exists, in an older version (I28).
         let runs: Vec<(u32, u32)> = unlisted.iter().collect();
         for pages in runs.chunks(CHANGE_RUNS_MAX) {
             let change = Change::Free { space: space.0, pages: pages.to_vec() };
-            let recorded = self.config.seam.frees(meta.append(&self.volume, &change)).await;
+            let recorded = meta.append(&self.volume, &change).await;
             recorded.inspect_err(|_| self.doubtful.store(true, Ordering::Release))?;
             // Before the next record is attempted, which may fail: what is recorded must not be found any
             // more.
@@ -359,11 +352,10 @@ impl Shared {
     /// Flushes the versions of reused pages that have been written, and records that these pages exist: steps
     /// 2 and 3 of reuse.
     pub(crate) async fn record_reused(&self) -> Result<(), Error> {
-        let seam = self.config.seam;
         // Read before the flush, which covers exactly the first writes so far. A page written for the first
         // time during the flush waits for the next one (I28).
         let upto = self.volume.first_writes();
-        let reused = || seam.reused(|unwritten| self.volume.reused(upto, unwritten));
+        let reused = || self.volume.reused(upto);
         if reused().is_empty() {
             return Ok(());
         }

@@ -8,13 +8,12 @@
 use crate::error::Error;
 use crate::manifest::changes::Change;
 use crate::manifest::contents::Manifest;
-use crate::seam::GrowthStep;
 use crate::store::manifest_state::ManifestState;
 use crate::store::parts::Spaces;
 use crate::store::shared::Shared;
 use crate::volume::growth_plan::{Ahead, Growth};
 use crate::volume::table::EXTENT_PAGES;
-use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf};
+use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass};
 use pagetier_page::{PageId, SpaceId, StoreSeed};
 use std::ops::Range;
 use std::sync::Arc;
@@ -152,9 +151,7 @@ impl Shared {
         // What a failure returns to.
         let hdd_bytes = self.hdd.size();
         let grown = self.grow_to(page, Ahead::Some, &mut meta).await;
-        if let Err(error) = &grown
-            && self.config.seam.gives_back()
-        {
+        if let Err(error) = &grown {
             tracing::debug!(%page, %error, "a growth failed");
             // Otherwise a failed attempt would keep what it had taken from a disk that is full (I36).
             self.undo_growth(page.space, room / u64::from(EXTENT_PAGES), hdd_bytes, &mut meta).await;
@@ -167,8 +164,7 @@ impl Shared {
 
     async fn grow_to(&self, page: PageId, mut ahead: Ahead, meta: &mut ManifestState) -> Result<(), Error> {
         while !self.volume.has_room(page) {
-            let next = self.config.seam.grows_for(page, self.volume.reserved(page.space));
-            let growth = self.volume.plan_growth(next, ahead);
+            let growth = self.volume.plan_growth(page, ahead);
             let growth = growth.ok_or(Error::NoSuchSpace { space: page.space })?;
             match self.grow_by(&growth, meta).await {
                 // There may be room for this page, though not for those to come.
@@ -183,34 +179,23 @@ impl Shared {
         let (bytes, end) = self.volume.growth_bytes(growth);
         // An earlier growth of the same room that failed may be in the file, for another space or other
         // pages: homes that are formatted for this one would read as damaged there.
-        if !self.config.seam.appends(true) {
-            meta.settle(&self.volume).await?;
-        }
+        meta.settle(&self.volume).await?;
         // In this order (I19): a manifest that names room which the HDD lacks does not open, and a page in
         // memory whose extent no manifest names is lost by a crash.
-        for step in self.config.seam.growth() {
-            match step {
-                GrowthStep::Hdd => self.grow_hdd(meta, end).await?,
-                GrowthStep::Format => {
-                    let seed = self.config.seed(&meta.manifest.store);
-                    if let Err(error) = self.format(growth, bytes.clone(), seed).await {
-                        // What it has taken of a full disk others need.
-                        let _ = self.hdd.discard(bytes.start, bytes.end - bytes.start).await;
-                        return Err(error.into());
-                    }
-                    self.tier.flush_home().await?;
-                }
-                GrowthStep::Manifest => meta.append(&self.volume, &growth.change()).await?,
-                GrowthStep::Memory => {
-                    // Impossible while the mutex is held. But memory and manifest differ now, so no page may
-                    // be written there.
-                    if !self.volume.grow(growth) {
-                        return Err(Error::Refusing {
-                            cause: Arc::from("a growth of a space does not match the extents in memory"),
-                        });
-                    }
-                }
-            }
+        self.grow_hdd(meta, end).await?;
+        let seed = self.config.seed(&meta.manifest.store);
+        if let Err(error) = self.format(growth, bytes.clone(), seed).await {
+            // What it has taken of a full disk others need.
+            let _ = self.hdd.discard(bytes.start, bytes.end - bytes.start).await;
+            return Err(error.into());
+        }
+        self.tier.flush_home().await?;
+        meta.append(&self.volume, &growth.change()).await?;
+        // Impossible while the mutex is held. But memory and manifest differ now, so no page may be written
+        // there.
+        if !self.volume.grow(growth) {
+            let cause = Arc::from("a growth of a space does not match the extents in memory");
+            return Err(Error::Refusing { cause });
         }
         Ok(())
     }
@@ -229,7 +214,7 @@ impl Shared {
             for (home, page) in homes.as_mut_slice().chunks_exact_mut(page_bytes).zip(&mut pages) {
                 pagetier_page::format_home(seed, home, page);
             }
-            self.config.seam.format(&self.hdd, at, homes).await?;
+            self.hdd.write(at, IoBufs::from_iter([homes]), IoClass::Meta).await.result?;
         }
         Ok(())
     }
@@ -292,7 +277,7 @@ impl Shared {
         meta: &mut ManifestState,
     ) -> Result<Vec<Range<u64>>, Error> {
         // Withheld first: a page created in them after the record would have its home in another space (I36).
-        let tail = self.volume.withhold_tail(space, kept, self.config.seam);
+        let tail = self.volume.withhold_tail(space, kept);
         if tail.runs.is_empty() {
             return Ok(Vec::new());
         }

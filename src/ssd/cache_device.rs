@@ -98,7 +98,7 @@ impl Devices {
         match identify(device).await? {
             Found::Superblock(sb) if id_text(sb.store) == store => Ok(()),
             _ if self.config.overwrites() => Ok(()),
-            Found::Blank => self.config.seam.look_for_data(refuse_data(device)).await,
+            Found::Blank => refuse_data(device).await,
             Found::Superblock(sb) => Err(OpenError::OtherStore {
                 device: name,
                 found: id_text(sb.store),

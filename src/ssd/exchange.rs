@@ -231,7 +231,7 @@ impl Shared {
         let mut meta = self.meta.lock().await;
         // A save that failed may have named the SSD at that place: formatting it could destroy what the
         // manifest names (I21).
-        if let Some(cause) = self.config.seam.refuses_attach(self.tier.refusing_for_good()) {
+        if let Some(cause) = self.tier.refusing_for_good() {
             return Err(Error::Refusing { cause });
         }
         let frames = self.pool.params().frames;
@@ -257,10 +257,7 @@ impl Shared {
         self.list_unlisted(meta).await?;
         // `commit` runs inside of the tier while no write is in flight; only if it succeeds is the new device
         // in use (I29).
-        let is_saved = |page, lsn| {
-            let again = || self.pool.try_rewrite(page, lsn);
-            self.pool.is_unwritten(page) || self.config.seam.is_saved(again)
-        };
+        let is_saved = |page, lsn| self.pool.is_unwritten(page) || self.pool.try_rewrite(page, lsn);
         // The home of a page that memory lacks is older than what an engine with a log committed. Its next
         // change would hide from redo what is missing: only an opening gives such a page up.
         let accepts = |page, lsn| !self.gate.has_log() || is_saved(page, lsn);
@@ -278,7 +275,7 @@ impl Shared {
                 lost.in_memory = saved.map(|(page, _)| *page).collect();
                 lost.lost.clone_from(&only);
             }
-            self.config.seam.exchanges(async move {
+            async move {
                 let list = |manifest: &mut Manifest| {
                     // One save for both: a manifest that names another SSD without the list would hide the
                     // loss forever (I21).
@@ -286,7 +283,7 @@ impl Shared {
                     self.list_loss(manifest, OnlyCopies::of(&only, exact, RUNS_MAX));
                 };
                 self.change_loss(meta, list).await
-            })
+            }
         };
         let exchanged = self.tier.exchange(new, accepts_loss, commit).await.map_err(|error| match error {
             ExchangeError::OnlyCopies { pages } => Error::SsdOnlyCopies { pages },
@@ -310,16 +307,13 @@ impl Shared {
 
     /// Whether each of `pages` is on the SSD alone for certain.
     fn are_only_copies(&self, pages: &[(PageId, Lsn)]) -> bool {
-        self.config.seam.is_exact(self.tier.ask(|slots| slots.are_only_copies(pages)))
+        self.tier.ask(|slots| slots.are_only_copies(pages))
     }
 
     /// Adds the pages `lost` to the loss that `manifest` lists.
     fn list_loss(&self, manifest: &mut Manifest, lost: OnlyCopies) {
         // The engine may have removed its log up to there: a position before it could not be redone (I33).
-        let listed = lost.redone_from(manifest.ssd_redo_from);
-        if let Some(listed) = self.config.seam.listed_loss(Some(listed)) {
-            manifest.lose(listed);
-        }
+        manifest.lose(lost.redone_from(manifest.ssd_redo_from));
     }
 
     /// Lists a loss that a readmission found but could not list. Its pages have fallen back, so neither the
@@ -378,7 +372,7 @@ impl Shared {
         // While pages in memory are made dirty, admit nothing to the SSD, so that they cannot move there.
         let mode = self.tier.at_most(SsdMode::ReadOnly);
         // A page whose write to a slot was in flight becomes an only copy too, and may still be in memory.
-        self.config.seam.settled(self.tier.writes_ended()).await;
+        self.tier.writes_ended().await;
         // The newest version in memory is as good as the one on the SSD: marked dirty, it goes home like any
         // change.
         let _ = self.rewrite(&self.tier.ask(Slots::only_copies)).await;

@@ -6,7 +6,6 @@ use crate::manifest::contents::Manifest;
 use crate::manifest::file::NotOurs;
 use crate::manifest::kept::{Hold, ManifestStore};
 use crate::manifest::slack::Slack;
-use crate::seam::Seam;
 use crate::tenure::lock::Tenure;
 use crate::volume::table::Volume;
 use pagetier_devio::task::Boxed;
@@ -35,20 +34,14 @@ pub(crate) struct ManifestState {
     pub(crate) doubtful: Arc<AtomicBool>,
     /// The file may differ from `manifest`: the next save replaces it.
     differs: bool,
-    seam: Seam,
 }
 
 impl ManifestState {
-    pub(crate) fn new(
-        manifests: Arc<ManifestStore>,
-        manifest: Manifest,
-        tenure: Arc<Tenure>,
-        seam: Seam,
-    ) -> Self {
+    pub(crate) fn new(manifests: Arc<ManifestStore>, manifest: Manifest, tenure: Arc<Tenure>) -> Self {
         let durable_generation = manifest.generation;
         let doubtful = Arc::default();
         let (differs, hdd_bytes_durable) = (true, 0);
-        Self { manifests, manifest, tenure, durable_generation, hdd_bytes_durable, doubtful, differs, seam }
+        Self { manifests, manifest, tenure, durable_generation, hdd_bytes_durable, doubtful, differs }
     }
 
     /// Appends `change` to the file, or replaces the file if the change cannot be appended. The caller then
@@ -57,7 +50,7 @@ impl ManifestState {
     pub(crate) async fn append(&mut self, volume: &Volume, change: &Change) -> Result<(), Error> {
         // After a failed save the file may hold more or less than the manifest in memory: a record behind it
         // would apply to the wrong contents (I27).
-        let appended = self.seam.appends(self.differs) && self.append_record(change).await?;
+        let appended = !self.differs && self.append_record(change).await?;
         if appended {
             // The next opening applies the same record to the same manifest.
             return self.manifest.apply(change).map_err(|why| failed(io::Error::other(why)));
@@ -76,7 +69,7 @@ impl ManifestState {
         match change {
             // Growing must leave room for what shrinking needs: on a full disk, dropping a space must still
             // work (I26).
-            more if more.names_more() => self.seam.slack(Slack::Keep, Slack::Use),
+            more if more.names_more() => Slack::Keep,
             less if less.names_less() => Slack::Use,
             _ => Slack::Half,
         }
@@ -114,7 +107,7 @@ impl ManifestState {
         // more. One that has begun takes the locks along (I18, I41).
         let begun = self.tenure.begin(|hold| begin(&self.manifests, hold));
         let save = begun.ok_or_else(|| failed(io::Error::other("the store was closed or dropped")))?;
-        let unfinished = Unfinished { doubtful: &self.doubtful, seam: self.seam };
+        let unfinished = Unfinished { doubtful: &self.doubtful };
         let saved = save.await;
         // The save has ended, whatever its result: only a caller that gave up leaves it in doubt.
         std::mem::forget(unfinished);
@@ -167,7 +160,7 @@ impl ManifestState {
         // appended. The stricter of the two counts.
         let slack = match next.slack_after(&self.manifest) {
             Slack::Use => least,
-            other => self.seam.slack(other, Slack::Use),
+            other => other,
         };
         let next = self.saved(|manifests, hold| manifests.save(next, slack, hold)).await?;
         self.differs = false;
@@ -182,14 +175,11 @@ impl ManifestState {
 /// Dropped: the caller of a save does not wait for its end.
 struct Unfinished<'a> {
     doubtful: &'a AtomicBool,
-    seam: Seam,
 }
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
-        if self.seam.doubts_unfinished_saves() {
-            self.doubtful.store(true, Ordering::Release);
-        }
+        self.doubtful.store(true, Ordering::Release);
     }
 }
 

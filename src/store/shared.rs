@@ -82,11 +82,10 @@ impl Shared {
     /// Records that every change older than `from` is on the HDD (I33).
     pub(crate) async fn record_redo_from(&self, from: Lsn) -> Result<(), Error> {
         let _operation = self.ending.enter()?;
-        let Some(from) = self.config.seam.handed_out(from).map(|from| from.0) else { return Ok(()) };
         let mut meta = self.meta.lock().await;
         // Only forwards: of two calls, the one with the smaller position may come last.
-        if meta.manifest.ssd_redo_from < Some(from) {
-            meta.change(&self.volume, |manifest| manifest.ssd_redo_from = Some(from)).await?;
+        if meta.manifest.ssd_redo_from < Some(from.0) {
+            meta.change(&self.volume, |manifest| manifest.ssd_redo_from = Some(from.0)).await?;
         }
         Ok(())
     }

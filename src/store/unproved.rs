@@ -71,7 +71,6 @@ mod tests {
     use crate::manifest::areas::Areas;
     use crate::manifest::contents::Manifest;
     use crate::manifest::slack::Slack;
-    use crate::seam::Seam;
     use crate::tenure::lock::ReadLocks;
     use pagetier_devio::{Claim, IoOp, Joint, SharedDevice};
     use pagetier_page::PageSize;
@@ -81,13 +80,7 @@ mod tests {
 
     fn on(device: &Arc<SimDevice>) -> Arc<ManifestStore> {
         let (_, joint) = Joint::of(Arc::clone(device) as SharedDevice);
-        Arc::new(ManifestStore::volume(Areas::new(
-            joint,
-            Claim::default(),
-            64 << 10,
-            Handle::current(),
-            Seam::default(),
-        )))
+        Arc::new(ManifestStore::volume(Areas::new(joint, Claim::default(), 64 << 10, Handle::current())))
     }
 
     fn device() -> Arc<SimDevice> {
@@ -102,7 +95,7 @@ mod tests {
     async fn found(device: &SimDevice) -> Unproved {
         let manifests = on(&Arc::new(device.after_kill(1, &SimPower::new())));
         manifests.load().await.unwrap().unwrap();
-        let (tenure, _leave) = Tenure::new(Seam::default(), ReadLocks::default());
+        let (tenure, _leave) = Tenure::new(ReadLocks::default());
         InManifest::of(&manifests, &tenure).recall()
     }
 
@@ -115,7 +108,7 @@ mod tests {
     async fn a_save_of_an_older_copy_keeps_the_record_of_a_failed_flush() {
         let device = device();
         let manifests = on(&device);
-        let (tenure, _leave) = Tenure::new(Seam::default(), ReadLocks::default());
+        let (tenure, _leave) = Tenure::new(ReadLocks::default());
         let remember = InManifest::of(&manifests, &tenure);
         manifests.save(manifest(), Slack::Keep, Vec::new()).await.unwrap();
         let noting = remember.note(&failed());
@@ -130,7 +123,7 @@ mod tests {
     async fn a_record_that_could_not_be_cleared_is_in_the_next_save() {
         let device = device();
         let manifests = on(&device);
-        let (tenure, _leave) = Tenure::new(Seam::default(), ReadLocks::default());
+        let (tenure, _leave) = Tenure::new(ReadLocks::default());
         let remember = InManifest::of(&manifests, &tenure);
         manifests.save(manifest(), Slack::Keep, Vec::new()).await.unwrap();
         remember.note(&failed()).await.unwrap();
@@ -147,7 +140,7 @@ mod tests {
         let device = device();
         let manifests = on(&device);
         manifests.save(manifest(), Slack::Keep, Vec::new()).await.unwrap();
-        let (tenure, leave) = Tenure::new(Seam::default(), ReadLocks::default());
+        let (tenure, leave) = Tenure::new(ReadLocks::default());
         let shared = Arc::clone(&device) as SharedDevice;
         tenure.take(&shared, None).await.unwrap();
         let remember = InManifest::of(&manifests, &tenure);

@@ -391,7 +391,7 @@ impl PageStore {
     }
 
     /// Test-only: the protocol step in progress.
-    #[cfg(feature = "mutations")]
+    #[cfg(feature = "probes")]
     #[doc(hidden)]
     #[must_use]
     pub fn moment(&self) -> Option<pagetier_ssdcache::Moment> {

@@ -4,7 +4,6 @@
 //! looks its directory up once, when it is opened, and reaches every file in it through that (I40).
 
 use crate::error::OpenError;
-use crate::seam::Seam;
 use pagetier_devio::files::{Access, DirFile, Directory, Identity, RealDir};
 use pagetier_devio::{OpenOptions, Opened, open_file_at};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatFs};
@@ -19,23 +18,22 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct HeldDir {
     dir: Arc<dyn Directory>,
-    seam: Seam,
 }
 
 impl HeldDir {
     /// Opens the directory at `path`. Requires no permission to list its files.
-    pub(crate) fn open(path: &Path, seam: Seam) -> Result<Arc<Self>> {
-        Ok(Self::on(Arc::new(RealDir::open(path)?), seam))
+    pub(crate) fn open(path: &Path) -> Result<Arc<Self>> {
+        Ok(Self::on(Arc::new(RealDir::open(path)?)))
     }
 
     /// A directory that is open.
-    pub(crate) fn on(dir: Arc<dyn Directory>, seam: Seam) -> Arc<Self> {
-        Arc::new(Self { dir, seam })
+    pub(crate) fn on(dir: Arc<dyn Directory>) -> Arc<Self> {
+        Arc::new(Self { dir })
     }
 
     /// The working directory at this moment.
-    pub(crate) fn working(seam: Seam) -> Result<Arc<Self>> {
-        Self::open(Path::new("."), seam)
+    pub(crate) fn working() -> Result<Arc<Self>> {
+        Self::open(Path::new("."))
     }
 
     /// Its path when it was opened.
@@ -43,17 +41,9 @@ impl HeldDir {
         self.dir.path()
     }
 
-    /// Calls `act` with the directory.
-    fn with<T>(&self, act: impl FnOnce(&dyn Directory) -> Result<T>) -> Result<T> {
-        match self.seam.looked_up_again(self.path()) {
-            Some(again) => act(&RealDir::open(again)?),
-            None => act(&*self.dir),
-        }
-    }
-
     /// Calls `act` with the directory's descriptor.
     fn with_fd<T>(&self, act: impl FnOnce(BorrowedFd<'_>) -> std::result::Result<T, Errno>) -> Result<T> {
-        self.with(|dir| Ok(act(dir.fd().ok_or(ErrorKind::Unsupported)?)?))
+        Ok(act(self.dir.fd().ok_or(ErrorKind::Unsupported)?)?)
     }
 
     /// Opens a file of the system, for what [`HeldDir::open_file`] does not offer.
@@ -65,37 +55,36 @@ impl HeldDir {
     }
 
     pub(crate) fn open_file(&self, name: impl AsRef<Path>, access: Access) -> Result<Box<dyn DirFile>> {
-        self.with(|dir| dir.open(name.as_ref(), access))
+        self.dir.open(name.as_ref(), access)
     }
 
     /// Renames a file to another name in this directory.
     pub(crate) fn rename(&self, from: &str, to: &str) -> Result<()> {
-        self.with(|dir| dir.rename(from.as_ref(), to.as_ref()))
+        self.dir.rename(from.as_ref(), to.as_ref())
     }
 
     /// Exchanges the names of two files.
     pub(crate) fn exchange(&self, one: &str, other: &str) -> Result<()> {
-        self.with(|dir| dir.exchange(one.as_ref(), other.as_ref()))
+        self.dir.exchange(one.as_ref(), other.as_ref())
     }
 
     pub(crate) fn remove(&self, name: impl AsRef<Path>) -> Result<()> {
-        self.with(|dir| dir.remove(name.as_ref()))
+        self.dir.remove(name.as_ref())
     }
 
     /// Makes the names in the directory durable.
     pub(crate) fn sync(&self) -> Result<()> {
-        self.with(|dir| dir.sync())
+        self.dir.sync()
     }
 
     /// The size of the file `name`, in bytes.
     pub(crate) fn size_of(&self, name: impl AsRef<Path>) -> Result<u64> {
-        let stat = self.with(|dir| dir.stat(name.as_ref()))?;
-        stat.map(|stat| stat.len).ok_or_else(|| ErrorKind::NotFound.into())
+        self.dir.stat(name.as_ref())?.map(|stat| stat.len).ok_or_else(|| ErrorKind::NotFound.into())
     }
 
     /// Which file `name` is; `None` if there is none.
     pub(crate) fn identity_of(&self, name: impl AsRef<Path>) -> Result<Option<Identity>> {
-        Ok(self.with(|dir| dir.stat(name.as_ref()))?.map(|stat| stat.id))
+        Ok(self.dir.stat(name.as_ref())?.map(|stat| stat.id))
     }
 
     /// The file system that the directory is on.
@@ -181,7 +170,7 @@ mod tests {
     use super::*;
 
     fn held(path: &Path) -> Arc<HeldDir> {
-        HeldDir::open(path, Seam::default()).unwrap()
+        HeldDir::open(path).unwrap()
     }
 
     /// An opening that is refused takes back what it created, and no more than that.

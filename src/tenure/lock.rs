@@ -19,7 +19,6 @@
 
 use super::held_dir::{At, HeldDir};
 use crate::error::OpenError;
-use crate::seam::Seam;
 use pagetier_devio::files::Identity;
 use pagetier_devio::{Fence, InFlight, Kept, Occupied, Owner, SharedDevice};
 use parking_lot::Mutex;
@@ -60,7 +59,6 @@ pub(crate) struct Tenure {
     held: Mutex<Option<Held>>,
     /// What the opening has created so far, in case it is refused.
     created: Mutex<Created>,
-    seam: Seam,
     owner: Owner,
 }
 
@@ -160,12 +158,12 @@ impl Drop for Leave {
 
 impl Tenure {
     /// Begins with the locks of a read-only opening, if it is one.
-    pub(crate) fn new(seam: Seam, read: ReadLocks) -> (Arc<Self>, Leave) {
+    pub(crate) fn new(read: ReadLocks) -> (Arc<Self>, Leave) {
         let present = Present::default();
         let locks = Locks { _read: read, _present: Some(present.clone()), ..Locks::default() };
         let held = Mutex::new(Some(Held { locks, ..Held::default() }));
         let (fence, created, owner) = (Fence::default(), Mutex::default(), Owner::here());
-        let tenure = Arc::new(Self { present, fence, held, created, seam, owner });
+        let tenure = Arc::new(Self { present, fence, held, created, owner });
         (Arc::clone(&tenure), Leave(tenure))
     }
 
@@ -221,7 +219,7 @@ impl Tenure {
             self.lock_device(path).await?;
         }
         if !self.has(device) {
-            self.seam.occupy(self.occupy(device)).await?;
+            self.occupy(device).await?;
         }
         match &mut *self.held.lock() {
             Some(held) if held.devices.iter().any(|held| Arc::ptr_eq(held, device)) => {}
@@ -304,14 +302,14 @@ impl Tenure {
         let held = if self.owner.is_here() {
             // First, so that the operations in flight, which are waited for below, can only become fewer
             // (I18).
-            self.seam.close(&self.fence);
+            self.fence.close();
             self.remove_created();
             self.held.lock().take()
         } else {
             self.abandon();
             None
         };
-        let devices = self.seam.held(held).map(Held::release).unwrap_or_default();
+        let devices = held.map(Held::release).unwrap_or_default();
         let vacated = async move {
             for device in &devices {
                 device.occupancy().vacated().await;
@@ -608,7 +606,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("device");
         std::fs::write(&file, []).unwrap();
-        let held = HeldDir::open(folder.path(), Seam::default()).unwrap();
+        let held = HeldDir::open(folder.path()).unwrap();
         let (directory, _) = DirectoryLock::take(&held).await.unwrap();
         let device = lock_device(&At::named(file.clone(), None)).await.unwrap();
         // A child process shares open files until it runs its program.

@@ -14,10 +14,8 @@ extern crate self as pagetier_ssdcache;
 mod exec;
 mod format;
 mod mode;
-mod mutation;
 mod protocol;
 mod remember;
-mod seam;
 
 pub use exec::Homes;
 pub use exec::life::drain::{DrainProgress, DrainReport};
@@ -39,20 +37,13 @@ pub use format::layout::{
 pub use format::map::{Entry, MapBody, MapHeader, MapPiece, decode_mark, encode_mark};
 pub use format::superblock::{Found, Label, OpeningMarks, Superblock, is_striped};
 pub use mode::{SsdEvent, SsdMode, SsdState};
-#[doc(hidden)]
-pub use mutation::Mutation;
 pub use protocol::flushes::{FlushNumber, HddFlush, SsdFlush};
 pub use protocol::home_batches::{BatchId, FailedHome, HomeBatches, NoPlace, Places};
 pub use protocol::recovery::{Evidence, Image, Verdict};
-#[cfg(feature = "mutations")]
+#[cfg(feature = "probes")]
 #[doc(hidden)]
 pub use protocol::slots::Moment;
-#[cfg(feature = "mutations")]
-#[doc(hidden)]
-pub use protocol::slots::Tampered;
 pub use protocol::slots::{
     Capture, FreeSlots, Located, MapWork, Move, Plan, SlotCounts, SlotParams, Slots, Ticket, WriteBack,
 };
 pub use remember::{Flushed, Remember, RememberInMemory, Unproved};
-#[doc(hidden)]
-pub use seam::Seam;

@@ -27,8 +27,6 @@ struct World {
     mode: SsdMode,
     remember: Arc<dyn Remember>,
     epoch: u32,
-    #[cfg(feature = "mutations")]
-    mutation: Option<pagetier_ssdcache::Mutation>,
 }
 
 impl World {
@@ -46,16 +44,7 @@ impl World {
         let (hdd, ssd) = (device("hdd", 1), device("ssd", 2));
         formatted(&ssd, layout).await;
         let remember: Arc<dyn Remember> = Arc::new(RememberInMemory::default());
-        Self {
-            hdd,
-            ssd,
-            layout,
-            mode,
-            remember,
-            epoch: 0,
-            #[cfg(feature = "mutations")]
-            mutation: None,
-        }
+        Self { hdd, ssd, layout, mode, remember, epoch: 0 }
     }
 
     /// The world after `change`, which receives a seed for each device.
@@ -85,8 +74,6 @@ impl World {
             epoch: self.epoch,
             mode: self.mode,
             remember: Arc::clone(&self.remember),
-            #[cfg(feature = "mutations")]
-            mutation: self.mutation,
             ..params(&self.hdd, &self.ssd, self.layout, "lru2")
         });
         timeout(LONG, tier).await.expect("it opens or fails").map(Store)
@@ -199,19 +186,6 @@ async fn after_a_failed_hdd_flush_a_page_reads_as_it_was_written() {
         let (_world, store) = after_a_failed_hdd_flush(model).await;
         assert!(matches!(store.read(P).await, Ok(2)), "{model:?}");
     }
-}
-
-#[cfg(feature = "mutations")]
-#[tokio::test(start_paused = true)]
-async fn with_homes_trusted_an_older_version_is_read() {
-    let mut older = 0;
-    for model in FlushFailure::ALL {
-        let mut world = World::new(layout(8), SsdMode::ReadOnly, model).await;
-        world.mutation = Some(pagetier_ssdcache::Mutation::HomesTrusted);
-        let store = with_a_failed_hdd_flush(&mut world).await;
-        older += u32::from(!matches!(store.read(P).await, Ok(2)));
-    }
-    assert!(older > 0, "unnoticed");
 }
 
 #[tokio::test(start_paused = true)]

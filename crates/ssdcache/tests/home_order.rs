@@ -8,7 +8,7 @@ use pagetier_devio::{Device, IoClass, IoOp};
 use pagetier_page::{Lsn, PageId, PageSize, SpaceId};
 use pagetier_policy::Location;
 use pagetier_ssdcache::{
-    DrainProgress, ExchangeError, Layout, Mutation, NewCacheDevice, OpenParams, SsdMode, SsdState, SsdTier,
+    DrainProgress, ExchangeError, Layout, NewCacheDevice, OpenParams, SsdMode, SsdState, SsdTier,
 };
 use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower};
 use std::future::ready;
@@ -26,8 +26,6 @@ struct Fixture {
     layout: Layout,
     epoch: u32,
     policy: &'static str,
-    /// The rule that is left out (feature `mutations`).
-    broken: Option<Mutation>,
 }
 
 impl Fixture {
@@ -37,26 +35,12 @@ impl Fixture {
     }
 
     async fn with_policy(policy: &'static str, ring_pages: u32, mode: SsdMode, latency: Duration) -> Self {
-        Self::made(policy, None, ring_pages, mode, latency).await
-    }
-
-    async fn without(broken: Option<Mutation>, ring_pages: u32, mode: SsdMode, latency: Duration) -> Self {
-        Self::made("lru2", broken, ring_pages, mode, latency).await
-    }
-
-    async fn made(
-        policy: &'static str,
-        broken: Option<Mutation>,
-        ring_pages: u32,
-        mode: SsdMode,
-        latency: Duration,
-    ) -> Self {
         let power = SimPower::new();
         let device = |name, seed| Arc::new(SimDevice::new(name, 1 << 20, seed, &power).with_latency(latency));
         let (hdd, ssd) = (device("hdd", 1), device("ssd", 2));
         let layout = layout(ring_pages);
         formatted(&ssd, layout).await;
-        Self::open(hdd, ssd, layout, mode, 1, policy, broken).await
+        Self::open(hdd, ssd, layout, mode, 1, policy).await
     }
 
     async fn open(
@@ -66,17 +50,10 @@ impl Fixture {
         mode: SsdMode,
         epoch: u32,
         policy: &'static str,
-        broken: Option<Mutation>,
     ) -> Self {
-        let tier = SsdTier::open(OpenParams {
-            epoch,
-            mode,
-            #[cfg(feature = "mutations")]
-            mutation: broken,
-            ..params(&hdd, &ssd, layout, policy)
-        });
+        let tier = SsdTier::open(OpenParams { epoch, mode, ..params(&hdd, &ssd, layout, policy) });
         let tier = Arc::new(timeout(LONG, tier).await.expect("it ends").expect("it opens"));
-        Self { tier, hdd, ssd, layout, epoch, policy, broken }
+        Self { tier, hdd, ssd, layout, epoch, policy }
     }
 
     /// The store reopened after a power cut.
@@ -91,7 +68,7 @@ impl Fixture {
         change(&hdd);
         let ssd = Arc::new(self.ssd.after_power_cut(seed + 1000, &power));
         let (epoch, mode) = (self.epoch + 1, SsdMode::WriteBack);
-        Self::open(hdd, ssd, self.layout, mode, epoch, self.policy, self.broken).await
+        Self::open(hdd, ssd, self.layout, mode, epoch, self.policy).await
     }
 
     async fn write(&self, no: u32, version: u8) -> Result<Location, TierError> {
@@ -120,13 +97,13 @@ impl Fixture {
 /// Without a ring, version 1 of `P` is written home, and its copy reaches the SSD before any flush of the
 /// HDD. The power is cut, the copy is read, and the SSD is switched off if it holds no only copy. Returns how
 /// often the page reverts to an older version.
-async fn goes_back_with_the_ssd_off(broken: Option<Mutation>) -> u32 {
-    let fixture = Fixture::without(broken, 0, SsdMode::WriteThrough, Duration::ZERO).await;
+async fn goes_back_with_the_ssd_off() -> u32 {
+    let fixture = Fixture::new(0, SsdMode::WriteThrough, Duration::ZERO).await;
     assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Hdd);
     let _ = fixture.tier.evicted(page(P), 1, image(P, 1).as_slice());
     sleep(Duration::from_secs(1)).await;
     assert_eq!(fixture.tier.location(page(P)), Location::Ssd);
-    assert_eq!(fixture.tier.stats().dirty_pages, u64::from(broken.is_none()), "the home may be lost still");
+    assert_eq!(fixture.tier.stats().dirty_pages, 1, "the home may be lost still");
     fixture.ssd.flush(IoClass::Meta).await.expect("the copy is durable");
     let mut older = 0;
     for seed in 0..16 {
@@ -144,22 +121,16 @@ async fn goes_back_with_the_ssd_off(broken: Option<Mutation>) -> u32 {
 
 #[tokio::test(start_paused = true)]
 async fn without_a_ring_a_copy_of_an_unflushed_home_is_dirty_until_the_flush() {
-    assert_eq!(goes_back_with_the_ssd_off(None).await, 0);
-}
-
-#[cfg(feature = "mutations")]
-#[tokio::test(start_paused = true)]
-async fn without_a_ring_a_page_whose_copy_counts_as_clean_too_soon_goes_back_in_time() {
-    assert!(goes_back_with_the_ssd_off(Some(Mutation::CleanUnflushedRingOff)).await > 0);
+    assert_eq!(goes_back_with_the_ssd_off().await, 0);
 }
 
 /// Without a ring, pages are written home, and a checkpoint captures their copies before a `sync`. Then these
 /// pages change in memory, their slots are given to others, and the power is cut. Returns how many synced
 /// pages read as errors.
-async fn errors_though_synced(broken: Option<Mutation>) -> usize {
+async fn errors_though_synced() -> usize {
     let mut errors = 0;
     for polls in 0..3 {
-        let fixture = Fixture::without(broken, 0, SsdMode::WriteThrough, Duration::ZERO).await;
+        let fixture = Fixture::new(0, SsdMode::WriteThrough, Duration::ZERO).await;
         // With fewer free slots, the HDD is flushed for them.
         let written = 0..fixture.layout.slots - 5;
         for no in written.clone() {
@@ -188,22 +159,16 @@ async fn errors_though_synced(broken: Option<Mutation>) -> usize {
 
 #[tokio::test(start_paused = true)]
 async fn without_a_ring_a_copy_whose_slot_was_given_out_does_not_stand_for_its_page() {
-    assert_eq!(errors_though_synced(None).await, 0);
-}
-
-#[cfg(feature = "mutations")]
-#[tokio::test(start_paused = true)]
-async fn with_copies_unmarked_that_await_their_homes_flush_a_synced_page_passes_for_lost() {
-    assert!(errors_though_synced(Some(Mutation::AwaitingCopyUnmarked)).await > 0, "unnoticed");
+    assert_eq!(errors_though_synced().await, 0);
 }
 
 /// Without a ring, version 2 of `P` goes home over an only copy of version 1, which is sound although every
 /// read of it comes back wrong if `misread`. The power is cut at any moment. Returns which versions were
 /// found, and how often neither was.
-async fn over_an_only_copy(broken: Option<Mutation>, misread: bool) -> ([bool; 3], u32) {
+async fn over_an_only_copy(misread: bool) -> ([bool; 3], u32) {
     let (mut seen, mut lost) = ([false; 3], 0);
     for seed in 0..60 {
-        let fixture = Fixture::without(broken, 0, SsdMode::WriteBack, Duration::from_millis(2)).await;
+        let fixture = Fixture::new(0, SsdMode::WriteBack, Duration::from_millis(2)).await;
         assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Ssd);
         fixture.sync().await;
         // A slot write fails: from now on changed pages go home.
@@ -229,15 +194,8 @@ async fn over_an_only_copy(broken: Option<Mutation>, misread: bool) -> ([bool; 3
 #[tokio::test(start_paused = true)]
 async fn without_a_ring_a_page_goes_home_before_its_record_voids_an_only_copy() {
     for misread in [false, true] {
-        assert_eq!(over_an_only_copy(None, misread).await, ([false, true, true], 0), "{misread}");
+        assert_eq!(over_an_only_copy(misread).await, ([false, true, true], 0), "{misread}");
     }
-}
-
-#[cfg(feature = "mutations")]
-#[tokio::test(start_paused = true)]
-async fn without_a_ring_an_only_copy_that_is_voided_first_is_lost() {
-    let (seen, lost) = over_an_only_copy(Some(Mutation::OnlyCopyVoided), false).await;
-    assert!(lost > 0 || seen[0], "unnoticed");
 }
 
 #[tokio::test(start_paused = true)]
@@ -287,8 +245,8 @@ async fn a_failed_home_write_is_mended_from_the_ring_when_its_place_is_wanted() 
 
 /// The home of page `P` cannot be written for some time, and the ring fills up behind its image. Returns
 /// whether writes succeed afterwards.
-async fn goes_on_after_a_home_that_could_not_be_repaired(broken: Option<Mutation>) -> bool {
-    let fixture = Fixture::without(broken, 8, SsdMode::ReadOnly, Duration::ZERO).await;
+async fn goes_on_after_a_home_that_could_not_be_repaired() -> bool {
+    let fixture = Fixture::new(8, SsdMode::ReadOnly, Duration::ZERO).await;
     fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(fixture.home_of(P)));
     fixture.write(P, 1).await.expect_err("the home write fails");
     let mut failed = 0;
@@ -310,13 +268,7 @@ async fn goes_on_after_a_home_that_could_not_be_repaired(broken: Option<Mutation
 
 #[tokio::test(start_paused = true)]
 async fn a_home_that_cannot_be_mended_keeps_its_image_and_stops_the_ring_until_it_can() {
-    assert!(goes_on_after_a_home_that_could_not_be_repaired(None).await);
-}
-
-#[cfg(feature = "mutations")]
-#[tokio::test(start_paused = true)]
-async fn with_a_failed_repair_that_is_final_the_store_refuses_for_ever() {
-    assert!(!goes_on_after_a_home_that_could_not_be_repaired(Some(Mutation::FailedRepairFinal)).await);
+    assert!(goes_on_after_a_home_that_could_not_be_repaired().await);
 }
 
 /// Another cache device.
@@ -493,31 +445,6 @@ async fn a_page_being_drained_is_not_discarded_before_it_is_home() {
     timeout(LONG, fixture.tier.settled(page(P))).await.expect("it ends");
     assert!(fixture.tier.discarded(page(P)));
     assert_eq!(drain.await.expect("drained").written, 1);
-}
-
-/// A page that the drain does not hold is discarded while its home write is under way, and a checkpoint does
-/// not name it: after a power cut, nothing repairs a torn home.
-#[cfg(feature = "mutations")]
-#[tokio::test(start_paused = true)]
-async fn a_page_that_is_discarded_while_it_is_drained_is_torn() {
-    let broken = Some(Mutation::DrainedPageDiscarded);
-    let fixture = Fixture::without(broken, 8, SsdMode::WriteBack, Duration::from_millis(2)).await;
-    assert_eq!(fixture.write(P, 1).await.expect("written"), Location::Ssd);
-    fixture.sync().await;
-    fixture.hdd.inject(Fault::new(FaultEffect::Slow(LONG)).on(IoOp::Write).times(1));
-    let tier = Arc::clone(&fixture.tier);
-    let drain = tokio::spawn(async move { tier.drain(None, None, None).await });
-    sleep(Duration::from_secs(1)).await;
-    assert!(fixture.tier.discarded(page(P)));
-    let closing = timeout(Duration::from_secs(10), fixture.tier.shutdown());
-    closing.await.expect("it ends").expect("a checkpoint without the page");
-    let mut torn = 0;
-    for seed in 0..16 {
-        let version = fixture.after_power_cut(seed).await.read(P).await;
-        torn += u32::from(matches!(version, Err(TierError::Corrupt { .. })));
-    }
-    assert!(torn > 0, "unnoticed");
-    drain.abort();
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,7 +9,7 @@ use crate::common::{formatted, layout, params, read, seed, write};
 use pagetier_bufpool::Tier;
 use pagetier_devio::IoOp;
 use pagetier_policy::Location;
-use pagetier_ssdcache::{BLOCK_BYTES, Mutation, OpenError, OpenParams, SsdTier, decode_mark};
+use pagetier_ssdcache::{BLOCK_BYTES, OpenError, OpenParams, SsdTier, decode_mark};
 use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower};
 use std::sync::Arc;
 
@@ -19,31 +19,24 @@ const PAGES: u32 = 24;
 struct World {
     hdd: Arc<SimDevice>,
     ssd: Arc<SimDevice>,
-    /// The rule that is left out (feature `mutations`).
-    broken: Option<Mutation>,
 }
 
 impl World {
-    async fn new(broken: Option<Mutation>, seed: u64, power: &SimPower) -> Self {
+    async fn new(seed: u64, power: &SimPower) -> Self {
         let device = |name, nth| Arc::new(SimDevice::new(name, 1 << 20, seed * 2 + nth, power));
         let (hdd, ssd) = (device("hdd", 0), device("ssd", 1));
         formatted(&ssd, layout(8)).await;
-        Self { hdd, ssd, broken }
+        Self { hdd, ssd }
     }
 
     fn after_power_cut(&self, seed: u64) -> Self {
         let power = SimPower::new();
         let cut = |device: &SimDevice, nth| Arc::new(device.after_power_cut(seed * 2 + nth, &power));
-        Self { hdd: cut(&self.hdd, 0), ssd: cut(&self.ssd, 1), broken: self.broken }
+        Self { hdd: cut(&self.hdd, 0), ssd: cut(&self.ssd, 1) }
     }
 
     async fn open(&self, epoch: u32) -> Result<SsdTier, OpenError> {
-        let params = OpenParams {
-            epoch,
-            #[cfg(feature = "mutations")]
-            mutation: self.broken,
-            ..params(&self.hdd, &self.ssd, layout(8), "lru2")
-        };
+        let params = OpenParams { epoch, ..params(&self.hdd, &self.ssd, layout(8), "lru2") };
         SsdTier::open(params).await
     }
 
@@ -54,19 +47,11 @@ impl World {
     }
 }
 
-/// The outcomes of power cuts during the checkpoint after a mark that failed but landed.
-#[derive(Debug, Default)]
-struct Seen {
-    cuts: u32,
-    opened: u32,
-    refused: u32,
-}
-
 /// Cuts the power at operation `op` of the checkpoint that follows one whose mark failed. Returns false if
 /// that checkpoint has fewer operations, or the mark did not land.
-async fn cut_at(op: u64, seed: u64, broken: Option<Mutation>, seen: &mut Seen) -> bool {
+async fn cut_at(op: u64, seed: u64, cuts: &mut u32) -> bool {
     let power = SimPower::new();
-    let world = World::new(broken, seed, &power).await;
+    let world = World::new(seed, &power).await;
     let tier = world.open(1).await.expect("it opens");
     for no in 0..PAGES {
         assert_eq!(write(&tier, no, no as u8 + 1).await.expect("written"), Location::Ssd);
@@ -85,55 +70,33 @@ async fn cut_at(op: u64, seed: u64, broken: Option<Mutation>, seen: &mut Seen) -
     drop(tier);
     for seed in 0..8 {
         let cut = world.after_power_cut(seed);
-        seen.cuts += 1;
-        match cut.open(2).await {
-            Ok(tier) => {
-                seen.opened += 1;
-                for no in 0..PAGES {
-                    let read = read(&tier, no).await;
-                    assert!(matches!(read, Ok(version) if version == no as u8 + 1), "page {no}: {read:?}");
-                }
-            }
-            Err(error) => {
-                assert!(broken.is_some(), "cut at {op}, seed {seed}: {error}");
-                assert!(matches!(error, OpenError::DamagedMap { part: "header", .. }), "{error}");
-                seen.refused += 1;
-            }
+        *cuts += 1;
+        let tier = cut.open(2).await.unwrap_or_else(|error| panic!("cut at {op}, seed {seed}: {error}"));
+        for no in 0..PAGES {
+            let read = read(&tier, no).await;
+            assert!(matches!(read, Ok(version) if version == no as u8 + 1), "page {no}: {read:?}");
         }
     }
     closed.is_err()
 }
 
-async fn cut_everywhere(broken: Option<Mutation>) -> Seen {
-    let mut seen = Seen::default();
+#[tokio::test(start_paused = true)]
+async fn a_mark_whose_write_failed_and_landed_does_not_outlive_its_headers() {
+    let mut cuts = 0;
     for seed in 0..8 {
         let mut op = 1;
-        while cut_at(op, seed, broken, &mut seen).await {
+        while cut_at(op, seed, &mut cuts).await {
             op += 1;
         }
     }
-    assert!(seen.cuts > 100, "the marks do not land: {seen:?}");
-    seen
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_mark_whose_write_failed_and_landed_does_not_outlive_its_headers() {
-    let seen = cut_everywhere(None).await;
-    assert_eq!(seen.opened, seen.cuts, "{seen:?}");
-}
-
-#[cfg(feature = "mutations")]
-#[tokio::test(start_paused = true)]
-async fn a_mark_that_outlives_its_headers_passes_for_damage() {
-    let seen = cut_everywhere(Some(Mutation::MarkOutlivesHeaders)).await;
-    assert!(seen.refused > 0 && seen.opened > 0, "{seen:?}");
+    assert!(cuts > 100, "the marks do not land: {cuts} cuts");
 }
 
 /// The next checkpoint goes to the other area. Until it is in force, one more bad block would make the SSD
 /// unusable.
 #[tokio::test]
 async fn of_a_header_with_one_sound_copy_the_opening_writes_both() {
-    let world = World::new(None, 1, &SimPower::new()).await;
+    let world = World::new(1, &SimPower::new()).await;
     let tier = world.open(1).await.expect("it opens");
     for no in 0..PAGES {
         assert_eq!(write(&tier, no, 1).await.expect("written"), Location::Ssd);

@@ -177,17 +177,16 @@ impl Volume {
     }
 
     /// By space, the reused pages that the manifest still lists as free and whose first write was the
-    /// `upto`-th or an earlier one; with `unwritten`, also those that have not been written.
-    pub(crate) fn reused(&self, upto: u64, unwritten: bool) -> Vec<(SpaceId, PageRuns)> {
+    /// `upto`-th or an earlier one.
+    pub(crate) fn reused(&self, upto: u64) -> Vec<(SpaceId, PageRuns)> {
         // The usual case, at every `sync`: no space is locked.
         if self.reused.load(Ordering::Relaxed) == 0 {
             return Vec::new();
         }
-        // A page without a version must stay listed as free: after a crash its home would show its earlier
-        // life (I28).
-        let least = if unwritten { UNWRITTEN } else { UNWRITTEN + 1 };
         let of = |s: &SpaceEntry| -> PageRuns {
-            let pages = s.reused.iter().filter(|(_, first)| (least..=upto).contains(first));
+            // A page without a version must stay listed as free: after a crash its home would show its
+            // earlier life (I28).
+            let pages = s.reused.iter().filter(|(_, first)| (UNWRITTEN + 1..=upto).contains(first));
             let mut pages: Vec<u32> = pages.map(|(no, _)| *no).collect();
             pages.sort_unstable();
             pages.into_iter().collect()

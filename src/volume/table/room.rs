@@ -2,7 +2,6 @@
 
 use super::{EXTENT_PAGES, HOLE, Volume};
 use crate::manifest::extents::{merged, places, take_extents, without};
-use crate::seam::Seam;
 use crate::volume::growth_plan::{Ahead, Extents, Growth};
 use pagetier_page::{PageId, SpaceId};
 use std::ops::Range;
@@ -76,11 +75,11 @@ impl Volume {
 
     /// Takes away the extents of `space` beyond its last page, but none of the first `kept`: no page can be
     /// created in them any more. [`Volume::give_back_tail`] or [`Volume::restore_tail`] follows.
-    pub(crate) fn withhold_tail(&self, space: SpaceId, kept: u64, seam: Seam) -> Tail {
+    pub(crate) fn withhold_tail(&self, space: SpaceId, kept: u64) -> Tail {
         let Some(mut s) = self.live_mut(space) else { return Tail::default() };
         // Never below the last page number in use, whatever the caller asks for.
         let kept = kept.max(u64::from(s.pages.div_ceil(EXTENT_PAGES)));
-        let runs = seam.cut_tail(&mut s.placement, |placement| placement.truncate(kept));
+        let runs = s.placement.truncate(kept);
         Tail { kept, runs }
     }
 

@@ -108,8 +108,7 @@ fn measured(dir: &Path, judge: &Judge, name: &str) -> Result<Test> {
 }
 
 fn build(dir: &Path, args: &RunArgs) -> Result<Vec<Judge>> {
-    // Some unit tests break rules.
-    let mut unit_tests = vec!["test", "--no-run", "--lib", "--features", "pagetier/mutations"];
+    let mut unit_tests = vec!["test", "--no-run", "--lib"];
     for name in PACKAGES {
         unit_tests.extend(["-p", name]);
     }

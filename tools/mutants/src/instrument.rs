@@ -26,15 +26,12 @@ const TARGETS: [&str; 11] = [
 
 /// Files and folders among them without protocol: test-only code, statistics, samples and traces of requests,
 /// read-ahead, hints to the policy, advice, handles for threads without a runtime.
-const LEFT_OUT: [&str; 27] = [
+const LEFT_OUT: [&str; 24] = [
     "tests.rs",
     "testing",
     "pieces.rs",
     "forked.rs",
     "power_cuts.rs",
-    "mutation.rs",
-    "seam.rs",
-    "tampering.rs",
     "moment.rs",
     "loom_models.rs",
     "stats.rs",

@@ -169,7 +169,7 @@ fn is_test(attrs: &[syn::Attribute]) -> bool {
     attrs.iter().any(|a| {
         let text = a.meta.path().segments.last().map(|s| s.ident.to_string()).unwrap_or_default();
         let cfg_test = matches!(&a.meta, syn::Meta::List(l) if l.path.is_ident("cfg")
-            && (l.tokens.to_string().contains("test") || l.tokens.to_string().contains("mutations")
+            && (l.tokens.to_string().contains("test") || l.tokens.to_string().contains("probes")
                 || l.tokens.to_string().contains("loom")));
         text == "test" || cfg_test
     })

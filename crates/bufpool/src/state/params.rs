@@ -34,10 +34,6 @@ pub struct PoolParams {
     /// The maximum span of log, in LSN units, that redo may have to process: older changes are written out.
     /// `None`: only `flush_to` bounds it.
     pub redo_span_max: Option<u64>,
-    /// Test-only: a cleaner that backed off after a failure is not woken by requests that need it.
-    #[cfg(feature = "mutations")]
-    #[doc(hidden)]
-    pub cleaner_sleeps: bool,
 }
 
 /// What [`PoolError::Fenced`] says.
@@ -68,8 +64,6 @@ impl PoolParams {
             read_ahead_pages: (frames / 16).clamp(4, 32),
             exhausted_after: Duration::from_secs(10),
             redo_span_max: None,
-            #[cfg(feature = "mutations")]
-            cleaner_sleeps: false,
         }
     }
 

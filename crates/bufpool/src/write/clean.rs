@@ -112,10 +112,6 @@ async fn wait_for_work(woken: &Notify, writes: &mut JoinSet<bool>) -> bool {
 impl<T: Tier> PoolInner<T> {
     /// Wakes the cleaner, even from the pause after a failed write.
     pub(crate) fn need_cleaner(&self) {
-        #[cfg(feature = "mutations")]
-        if self.opened.cleaner_sleeps {
-            return;
-        }
         self.needed.notify_one();
     }
 

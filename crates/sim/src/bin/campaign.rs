@@ -1,11 +1,8 @@
-//! The seeded fault campaign over the whole store: crashes at I/O boundaries, failing devices, disabled
-//! protocol rules.
+//! The seeded fault campaign over the whole store: crashes at I/O boundaries, failing devices.
 //!
-//! Exit code 0: no violation of the contract, every disabled rule caught, no blind spot; 2: invalid
-//! arguments; 1: otherwise.
+//! Exit code 0: no violation of the contract, no blind spot; 2: invalid arguments; 1: otherwise.
 
 use clap::{Parser, ValueEnum};
-use pagetier::Mutation;
 use pagetier_sim::campaign::{
     Base, Drawn, FaultBase, Hazard, Plan, Totals, Violation, run_seed, run_takeovers, run_threads, shrink,
     ssd_policy,
@@ -19,9 +16,6 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// In `all`, one rule in this many is disabled.
-const RULES_IN_ALL: usize = 3;
-
 /// The number of crashes in random lives below which unreached states do not count as blind spots.
 const CRASHES_FOR_COVERAGE: u64 = 100_000;
 
@@ -33,9 +27,6 @@ const THREADED: u64 = 10;
 
 /// Takeovers: the number of seeds.
 const TAKEN: u64 = 100;
-
-/// The maximum number of seeds per disabled rule.
-const SEEDS_PER_MUTATION: u64 = 400;
 
 /// The command that runs this program.
 const CAMPAIGN: &str = "cargo run --release -p pagetier-sim --bin campaign --";
@@ -68,9 +59,6 @@ struct Args {
     /// and faults: only policy=.
     #[arg(long, value_name = "PART=VALUE")]
     with: Vec<String>,
-    /// Disables a rule of the protocol, by name; with `--mode mutations` only this one is checked.
-    #[arg(long, value_parser = parse_mutation)]
-    mutation: Option<Mutation>,
     /// Exhaustive: the maximum number of operations in a workload.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=4))]
     depth: u32,
@@ -109,22 +97,12 @@ enum Mode {
     Exhaustive,
     /// The n-th operation of each device fails, for every n.
     Faults,
-    /// Every rule is disabled in turn and must be caught, except those that dedicated tests catch; in `all`,
-    /// every third.
-    Mutations,
     /// All modes.
     All,
 }
 
 fn processors() -> u64 {
     std::thread::available_parallelism().map_or(1, |n| n.get() as u64).min(256)
-}
-
-fn parse_mutation(name: &str) -> Result<Mutation, String> {
-    let all = || Mutation::ALL.iter().chain(Mutation::BY_TESTS).copied();
-    let known = || all().map(|m| format!("{m:?}")).collect::<Vec<_>>().join(", ");
-    let found = all().find(|m| format!("{m:?}").eq_ignore_ascii_case(name));
-    found.ok_or_else(|| format!("no such rule; the rules are {}", known()))
 }
 
 #[derive(Serialize)]
@@ -141,26 +119,11 @@ impl fmt::Display for Failure {
 }
 
 #[derive(Default, Serialize)]
-struct Caught {
-    mutation: String,
-    /// Seeds run until it was caught; `None`: it was not caught.
-    seeds: Option<u64>,
-    /// Crashes until it was caught.
-    crashes: u64,
-    seconds: f64,
-    /// The seed that caught it, which must pass with the rule enabled, and the seed's hazard.
-    seed: Option<u64>,
-    hazard: String,
-    what: String,
-}
-
-#[derive(Default, Serialize)]
 struct Report {
     totals: Totals,
     coverage: Vec<(&'static str, u64)>,
     blind_spots: Vec<&'static str>,
     violations: Vec<Failure>,
-    mutations: Vec<Caught>,
     /// Wall-clock seconds, and crashes checked per second, over all threads.
     seconds: f64,
     crashes_per_second: f64,
@@ -212,7 +175,7 @@ impl Campaign {
         if has(Mode::Random) || mode == Mode::Log {
             self.random();
         }
-        let checks_coverage = has(Mode::Random) && self.args.seed.is_none() && self.args.mutation.is_none();
+        let checks_coverage = has(Mode::Random) && self.args.seed.is_none();
         let covered = self.with(|r| r.totals.coverage.clone());
         let enough = self.with(|r| r.totals.crashes) >= CRASHES_FOR_COVERAGE;
         if has(Mode::Threads) {
@@ -227,9 +190,6 @@ impl Campaign {
         if has(Mode::Faults) {
             self.faults();
         }
-        if has(Mode::Mutations) {
-            self.mutations();
-        }
         let mut report = self.report.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         report.seconds = start.elapsed().as_secs_f64();
         report.crashes_per_second = report.totals.crashes as f64 / report.seconds;
@@ -239,8 +199,7 @@ impl Campaign {
             report.blind_spots = covered.blind_spots();
         }
         print(&report, self.args.json);
-        let missed = report.mutations.iter().any(|m| m.seeds.is_none()) && !report.interrupted;
-        let failed = !report.violations.is_empty() || missed || !report.blind_spots.is_empty();
+        let failed = !report.violations.is_empty() || !report.blind_spots.is_empty();
         ExitCode::from(u8::from(failed))
     }
 
@@ -252,11 +211,10 @@ impl Campaign {
         self.stop.load(Ordering::Relaxed) || self.with(|r| r.violations.len()) >= self.args.violations_max
     }
 
-    fn plan(&self, seed: u64, mutation: Option<Mutation>) -> Plan {
-        let mut plan = match mutation {
-            Some(rule) => Plan::against(rule, seed),
-            None if self.args.mode == Mode::Log => Plan::directed(seed, Hazard::Log),
-            None => Plan::from_seed(seed),
+    fn plan(&self, seed: u64) -> Plan {
+        let mut plan = match self.args.mode {
+            Mode::Log => Plan::directed(seed, Hazard::Log),
+            _ => Plan::from_seed(seed),
         };
         for part in &self.args.with {
             // The option was checked at the start.
@@ -285,12 +243,8 @@ impl Campaign {
         };
         self.parallel("random lives", seeds.unwrap_or(crashes), next_seed, |seed| {
             let mut totals = Totals::default();
-            self.seed(&self.plan(seed, self.args.mutation), &mut totals);
-            if self.args.mode != Mode::Log
-                && !alone
-                && self.args.with.is_empty()
-                && self.args.mutation.is_none()
-            {
+            self.seed(&self.plan(seed), &mut totals);
+            if self.args.mode != Mode::Log && !alone && self.args.with.is_empty() {
                 // As many crashes of engines with a log as of other lives.
                 for nth in (1..=LOGS_MAX).take_while(|_| !self.over()) {
                     if totals.log_crashes * 2 < totals.crashes {
@@ -330,14 +284,11 @@ impl Campaign {
         } else {
             // Said now: the search runs the scenario many times over, and would pass for a life without end.
             eprintln!("seed {}: {}; searching for a smaller scenario", found.plan.seed, found.what);
-            shrink(found, SHRINK_TRIES, self.stop)
+            shrink(found, SHRINK_TRIES, self.stop, |plan| run_seed(plan, self.stop, &mut Totals::default()))
         };
         let mut replay = format!("{CAMPAIGN} --mode random --seed {}", found.plan.seed);
         for part in found.plan.overrides() {
             replay += &format!(" --with {part}");
-        }
-        if let Some(mutation) = found.plan.mutation {
-            replay += &format!(" --mutation {mutation:?}");
         }
         let place = format!("seed {}, {}", found.plan.seed, found.place);
         self.report(Failure { what: found.what, place, replay });
@@ -404,7 +355,7 @@ impl Campaign {
     }
 
     fn exhaustive(&self) {
-        match Base::new(1, self.policy(), self.args.mutation) {
+        match Base::new(1, self.policy()) {
             Ok(base) => self.cases(
                 "exhaustive",
                 "short workloads",
@@ -430,50 +381,6 @@ impl Campaign {
     fn no_base(&self, what: String) {
         self.report(Failure { what, place: "building the initial store".into(), replay: String::new() });
     }
-
-    fn mutations(&self) {
-        // A rule whose absence is no longer noticed is rare news: the gate asks for some of them.
-        let step = if self.args.mode == Mode::All { RULES_IN_ALL } else { 1 };
-        let some = || Mutation::ALL.iter().copied().step_by(step).collect();
-        let all: Vec<_> = self.args.mutation.map_or_else(some, |one| vec![one]);
-        let next = AtomicU64::new(0);
-        let next_rule = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|at| *at < all.len() as u64);
-        self.parallel("broken protocols", all.len() as u64, next_rule, |at| {
-            let caught = self.catch(all[at as usize]);
-            self.with(|r| r.mutations.push(caught));
-            1
-        });
-    }
-
-    fn catch(&self, mutation: Mutation) -> Caught {
-        let start = Instant::now();
-        let mut totals = Totals::default();
-        let first = self.args.seed.unwrap_or(0);
-        let mut seeds = first..first + self.args.seeds.unwrap_or(SEEDS_PER_MUTATION);
-        let found = seeds.find_map(|seed| {
-            let stopped = self.stop.load(Ordering::Relaxed);
-            let plan = (!stopped).then(|| self.plan(seed, Some(mutation)))?;
-            run_seed(&plan, self.stop, &mut totals).err()
-        });
-        let mut caught = Caught {
-            mutation: format!("{mutation:?}"),
-            crashes: totals.crashes,
-            what: "NOT CAUGHT".into(),
-            ..Caught::default()
-        };
-        if let Some(found) = found {
-            (caught.seeds, caught.seed) = (Some(totals.seeds), Some(found.plan.seed));
-            (caught.hazard, caught.what) = (format!("{:?}", found.plan.hazard), found.what);
-            // A violation that the intact store shows as well is not due to the disabled rule.
-            let whole = Plan { mutation: None, ..*found.plan };
-            if let Err(violation) = run_seed(&whole, self.stop, &mut totals) {
-                caught.seeds = None;
-                self.violation(violation);
-            }
-        }
-        caught.seconds = start.elapsed().as_secs_f64();
-        caught
-    }
 }
 
 fn print(report: &Report, json: bool) {
@@ -493,13 +400,6 @@ fn print(report: &Report, json: bool) {
     let counts = |map: &BTreeMap<String, u64>| map.clone().into_iter();
     section("rot, and outdated or foreign devices, by the outcome of the next opening:", counts(&t.tampered));
     section("faults injected:", counts(&t.faults));
-    for m in &report.mutations {
-        let seeds = m.seeds.map_or("-".to_owned(), |n| n.to_string());
-        println!(
-            "{:>22}: {seeds:>4} seeds, {:>6} crashes, {:>5.1} s, {}: {:.90}",
-            m.mutation, m.crashes, m.seconds, m.hazard, m.what
-        );
-    }
     println!(
         "{} seeds, {} lives, {} reopenings with I/O in flight, {} crashes recovered and checked ({} of them \
          in a recovery, {} of engines with a log), {} pages checked, {} refused as corrupt after faults",

@@ -6,10 +6,10 @@
 //!
 //! Begin with `tier` (the handle), then `write::route` and `read::fetch`.
 
-mod flush;
+pub(crate) mod flush;
 mod io;
 pub(crate) mod life;
-#[cfg(feature = "mutations")]
+#[cfg(feature = "probes")]
 mod moment;
 pub(crate) mod open;
 pub(crate) mod read;
@@ -25,7 +25,6 @@ use crate::mode::SsdEvent;
 use crate::protocol::Protocol;
 use crate::protocol::flushes::{HddFlush, SsdFlush};
 use crate::remember::Flushed;
-use crate::seam::{GuardedProtocol, Seam};
 use flush::cache_device::CacheDevice;
 use flush::group::{Failures, GroupFlush};
 use flush::unflushed::UnflushedHomes;
@@ -140,7 +139,7 @@ pub(crate) struct Core {
     /// The SSD, or the ring's file in a store without one. Exchanged only under
     /// [`crate::exec::life::quiet::Quiet`].
     pub(crate) cache_device: RwLock<Arc<CacheDevice>>,
-    pub(crate) state: GuardedProtocol,
+    pub(crate) state: Mutex<Protocol>,
     pub(crate) stamps: StampSource,
     pub(crate) hdd_flush: GroupFlush<HddFlush>,
     /// Handles failed flushes.
@@ -175,7 +174,6 @@ pub(crate) struct Core {
     pub(crate) budget: Budget,
     /// The maximum number of slots whose entries a checkpoint captures at a time.
     pub(crate) map_piece: u32,
-    pub(crate) seam: Seam,
 }
 
 impl Core {
@@ -317,8 +315,7 @@ impl Core {
     /// The oldest change that the HDD may lack of `page`, while its latest home write is not durable and
     /// nothing backs it.
     pub(crate) fn unbacked(&self, page: PageId) -> Option<Lsn> {
-        let lsn = if self.doublewrite() { None } else { self.unflushed.unflushed(page) };
-        self.seam.unbacked(lsn)
+        if self.doublewrite() { None } else { self.unflushed.unflushed(page) }
     }
 
     /// Refuses writes from now on: continuing could lose data.

@@ -1,4 +1,4 @@
-//! The state of the protocol at a crash (feature `mutations`): what the executor knows.
+//! The state of the protocol at a crash (feature `probes`): what the executor knows.
 
 use crate::exec::tier::SsdTier;
 use crate::protocol::slots::Moment;

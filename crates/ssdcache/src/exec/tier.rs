@@ -366,7 +366,7 @@ impl Tier for SsdTier {
                 (false, true) => &[Flushed::Ssd, Flushed::Hdd],
                 (false, false) => &[Flushed::Hdd],
             };
-            Ok(self.core.flush(self.core.seam.flushed_by_sync(devices)).await?)
+            Ok(self.core.flush(devices).await?)
         })
     }
 

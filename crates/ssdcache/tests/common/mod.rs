@@ -84,9 +84,7 @@ pub(crate) fn params(hdd: &Arc<SimDevice>, ssd: &Arc<SimDevice>, layout: Layout,
         closed: false,
         remember: Arc::new(RememberInMemory::default()),
         progress: None,
-        #[cfg(feature = "mutations")]
-        mutation: None,
-        #[cfg(feature = "mutations")]
+        #[cfg(feature = "probes")]
         // Many pieces to a checkpoint, in a build that can.
         map_piece: 5,
     }

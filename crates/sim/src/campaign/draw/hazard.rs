@@ -3,7 +3,6 @@
 //! (`work::directed`).
 
 use clap::ValueEnum;
-use pagetier::Mutation;
 
 /// The hazard that a seed is directed at. The order determines which seeds are directed at which.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -82,36 +81,6 @@ impl Hazard {
     pub fn of_seed(seed: u64) -> Self {
         let all = Self::all().strip_suffix(&[Self::Upkeep, Self::Log]).unwrap_or_default();
         if seed % 3 == 1 { all[(seed / 3) as usize % all.len()] } else { Self::Free }
-    }
-
-    /// The hazard in which the rule that a mutation disables matters.
-    pub(super) fn against(mutation: Mutation) -> Option<Self> {
-        Some(match format!("{mutation:?}").as_str() {
-            "HomeUnrecorded" | "NoJournal" | "ChangedCopyKept" => Self::ColdCopies,
-            "JournalFreedEarly" | "WatermarkLate" => Self::SlowMap,
-            "StaleWriteBack" | "TwoInFlight" => Self::TwoWaysHome,
-            "WriteBackBeforeFlush" | "HomingForgotten" => Self::FreshVictims,
-            "DoublewriteBeforeFlush" | "DoublewriteFreedEarly" | "DoublewriteNotRepaired" => Self::TornHomes,
-            "RecordBeforeImage" => Self::SlotFails,
-            "MoveSurvives" | "MoveUnderNewer" | "MovedOverNewer" => Self::SecondChances,
-            "ChecksumsUnseeded" | "EpochUnchecked" | "LossUnrecorded" | "LossForgotten" => Self::Past,
-            "MapUnproved" => Self::Rot,
-            "FlushInCaller" => Self::DroppedFlush,
-            "FailureNotRemembered" | "HomesTrusted" => Self::FlushFails,
-            "RecoveryUnflushed" => Self::Killed,
-            "AttachInDoubt" => Self::SsdLife,
-            "FreedBeforeRecord" | "ReuseRecordedEarly" | "ReuseUnrecorded" | "FreeUnrecorded"
-            | "GivenBackInUse" | "BackupUptoLate" | "ExchangeUnrecorded" => Self::Upkeep,
-            "FenceOpen" | "DrainNotAwaited" => Self::Reopened,
-            "GrowthInMemoryFirst" => Self::FullDisk,
-            "FirstOpeningUnnamed" => Self::DroppedOpen,
-            "CleanUnflushedRingOff" | "OnlyCopyVoided" => Self::NoRing,
-            "DrainedPageDiscarded" => Self::DrainedDiscards,
-            "FailedHomeKept" => Self::FailedHomes,
-            "DropUnmarked" | "ExtentsNotFormatted" => Self::DroppedSpaces,
-            "RingFromZero" => Self::RottenHomes,
-            _ => return None,
-        })
     }
 
     /// Whether the hazard determines the order of the work.

@@ -4,7 +4,6 @@
 use super::hazard::Hazard;
 use super::twist::Twist;
 use clap::ValueEnum;
-use pagetier::Mutation;
 use pagetier_ssdcache::SLOTS_MIN;
 use pagetier_testing::FlushFailure;
 use rand::rngs::SmallRng;
@@ -69,8 +68,6 @@ pub struct Plan {
     pub hazard: Hazard,
     /// With a log: what the adversary does after every crash; `None`: it draws.
     pub twist: Option<Twist>,
-    /// The disabled rule of the protocol.
-    pub mutation: Option<Mutation>,
 }
 
 /// The papers' policies that evict within a zone.
@@ -188,35 +185,6 @@ impl Plan {
         plan
     }
 
-    /// The scenario of a seed that should catch `mutation`: two seeds in three are directed at the situation
-    /// in which the disabled rule matters.
-    #[must_use]
-    pub fn against(mutation: Mutation, seed: u64) -> Self {
-        let mut plan = match Hazard::against(mutation).filter(|_| seed % 3 != 2) {
-            Some(hazard) => Self::directed(seed, hazard),
-            None => Self::from_seed(seed),
-        };
-        // The other rules hold wherever the manifest is.
-        let on_hdd = [Mutation::ManifestInPlace, Mutation::HeadersBeforeContents].contains(&mutation);
-        (plan.mutation, plan.on_hdd) = (Some(mutation), u32::from(on_hdd && plan.hazard != Hazard::Past));
-        // Its pages would be written and read between those that the seed has chosen.
-        plan.hot_ms = 0;
-        plan.suit(mutation);
-        plan
-    }
-
-    /// Selects a policy under which the disabled rule applies.
-    fn suit(&mut self, mutation: Mutation) {
-        let rng = &mut SmallRng::seed_from_u64(self.seed);
-        match format!("{mutation:?}").as_str() {
-            "MoveUnderNewer" => self.hostile[0] = Some([1, 6, 11][rng.random_range(0..3)]),
-            "MovedOverNewer" | "MoveSurvives" => self.ssd_policy = "mv-fifo-gsc",
-            "AppendedTooSoon" => self.ssd_policy = ["mv-fifo", "mv-fifo-gsc"][rng.random_range(0..2)],
-            "ChangedCopyKept" => self.ssd_policy = "tac",
-            _ => {}
-        }
-    }
-
     /// The scenario under CAC, CC or LRU2.
     #[must_use]
     pub fn within_zone(seed: u64, hazard: Hazard) -> Self {
@@ -262,7 +230,6 @@ impl Plan {
             sector_bytes: 512,
             hazard: Hazard::Free,
             twist: None,
-            mutation: None,
         };
         plan.draw_world();
         plan.shape(hazard, rng);
@@ -467,7 +434,7 @@ impl Plan {
         match name {
             "hazard" => {
                 let hazard = Hazard::from_str(value, true).map_err(|_| format!("{part}: no such hazard"))?;
-                *self = Self { mutation: self.mutation, ..Self::directed(self.seed, hazard) };
+                *self = Self::directed(self.seed, hazard);
             }
             "policy" => {
                 self.ssd_policy = ssd_policy(value).ok_or_else(|| format!("{part}: no such policy"))?;
@@ -523,8 +490,7 @@ impl Plan {
         let mut all = Vec::new();
         let mut add = |differs: bool, part: String| all.extend(differs.then_some(part));
         // The hazard comes first, because it determines all other parts.
-        let undrawn = self.mutation.is_some() || self.hazard != Hazard::of_seed(self.seed);
-        add(undrawn, format!("hazard={:?}", self.hazard));
+        add(self.hazard != Hazard::of_seed(self.seed), format!("hazard={:?}", self.hazard));
         let twist = self.twist.map_or_else(String::new, |twist| format!("{twist:?}"));
         add(self.twist.is_some(), format!("twist={twist}"));
         add(self.ssd_policy != drawn.ssd_policy, format!("policy={}", self.ssd_policy));

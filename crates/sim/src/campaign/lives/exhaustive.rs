@@ -102,13 +102,8 @@ impl Base {
     ///
     /// # Errors
     /// What went wrong while building it.
-    pub fn new(
-        seed: u64,
-        ssd_policy: &'static str,
-        mutation: Option<pagetier::Mutation>,
-    ) -> Result<Self, String> {
+    pub fn new(seed: u64, ssd_policy: &'static str) -> Result<Self, String> {
         let mut plan = Plan::directed(seed, Hazard::ColdCopies);
-        plan.mutation = mutation;
         (plan.pages, plan.frames, plan.slots, plan.ring) = (70, 16, 34, 4);
         (plan.ssd_policy, plan.pool_policy, plan.zone_percent, plan.outqueue) = (ssd_policy, "gd2l", 40, 40);
         (plan.hdd_us, plan.ssd_us, plan.tasks, plan.ops) = (3000, 300, 1, 200);

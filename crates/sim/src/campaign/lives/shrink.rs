@@ -1,15 +1,18 @@
 //! Reduces a failing scenario: fewer lives, operations, tasks and pages, fewer kinds of work, no faults.
 
-use super::seed::run_seed;
 use crate::campaign::draw::plan::Plan;
-use crate::campaign::report::totals::Totals;
 use crate::campaign::report::violation::Violation;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Tries smaller scenarios as long as one of them fails, at most `tries` of them or until `stop`. Returns the
-/// last failing one.
+/// Tries smaller scenarios by `run` as long as one of them fails, at most `tries` of them or until `stop`.
+/// Returns the last failing one.
 #[must_use]
-pub fn shrink(found: Violation, tries: u32, stop: &AtomicBool) -> Violation {
+pub fn shrink(
+    found: Violation,
+    tries: u32,
+    stop: &AtomicBool,
+    run: impl Fn(&Plan) -> Result<(), Violation>,
+) -> Violation {
     let mut best = found;
     let mut left = tries;
     'smaller: loop {
@@ -19,7 +22,7 @@ pub fn shrink(found: Violation, tries: u32, stop: &AtomicBool) -> Violation {
             }
             left -= 1;
             // Any violation counts, even a different one.
-            if let Err(violation) = run_seed(&plan, stop, &mut Totals::default()) {
+            if let Err(violation) = run(&plan) {
                 best = violation;
                 continue 'smaller;
             }

@@ -154,7 +154,7 @@ async fn with_later_log(plan: &Plan, builder: Builder, now: &Moment) -> Result<O
 
 /// A store in a directory, of another size than the one that was backed up.
 fn store_in(plan: &Plan, dir: &Path) -> Builder {
-    let builder = plan.builder().ssd_bytes(0).ring_pages(4).mutation(None).directory(dir);
+    let builder = plan.builder().ssd_bytes(0).ring_pages(4).directory(dir);
     // The paused clock waits for its saves.
     builder.before_saves(|| ())
 }

@@ -6,7 +6,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A violation of the contract, and where it happened.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct Violation {
     /// What is wrong.
     pub what: String,

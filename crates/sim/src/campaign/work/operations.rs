@@ -227,7 +227,6 @@ const EXAMINATIONS: &[&str] = &[
     "Builder::low_room",
     "Builder::manifest",
     "Builder::map_piece",
-    "Builder::mutation",
     "Builder::on_recovery_progress",
     "Builder::open",
     "Builder::open_read_only",

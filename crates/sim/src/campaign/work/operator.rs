@@ -266,7 +266,7 @@ async fn restored(plan: &Plan, chain: &Path, to: &Path, number: u32) -> Result<P
         ["hdd", "ring"].map(|name| Arc::new(SimDevice::new(name, 0, 1, &power)) as SharedDevice);
     let builder = || {
         // Of another size and policy than the store's, and intact.
-        let builder = plan.builder().ssd_bytes(0).ring_pages(4).mutation(None).directory(to);
+        let builder = plan.builder().ssd_bytes(0).ring_pages(4).directory(to);
         // The paused clock waits for its saves.
         let builder = builder.before_saves(|| ());
         builder.hdd(Arc::clone(&hdd)).ring_device(Arc::clone(&ring))

@@ -114,7 +114,6 @@ impl Plan {
             .ssd_bytes(self.ssd_bytes())
             .ring_pages(self.ring)
             .pool_bytes(self.pool_bytes(self.frames))
-            .mutation(self.mutation)
             .map_piece(self.map_piece)
     }
 

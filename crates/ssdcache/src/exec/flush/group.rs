@@ -12,8 +12,8 @@
 use crate::exec::flush::unflushed::UnflushedHomes;
 use crate::protocol::flushes::FlushNumber;
 use crate::remember::{Flushed, Remember, Unproved};
-use crate::seam::Seam;
 use pagetier_devio::listen;
+use pagetier_devio::task;
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoClass, IoOp, SharedDevice};
 use parking_lot::Mutex;
 use std::any::Any;
@@ -29,7 +29,6 @@ pub(crate) struct Failures {
     pub(crate) unflushed: Arc<UnflushedHomes>,
     /// The HDD's name, if the ring is there.
     pub(crate) ring_on: Option<Arc<str>>,
-    pub(crate) seam: Seam,
 }
 
 impl Failures {
@@ -181,21 +180,20 @@ impl<N: FlushNumber> GroupFlush<N> {
             match self.0.turn(number.get(), may_leave_out) {
                 Next::Done(result) => return result.map(N::nth),
                 Next::Wait => over.await,
-                Next::Run(begun) => self.run(begun).await,
+                Next::Run(begun) => self.run(begun),
             }
         }
     }
 
     /// Starts a flush. One flush runs at a time, so that it serves all waiters. The device's operation
     /// begins here instead of in the flush's task, so a dropped store begins none.
-    async fn run(&self, begun: Begun) {
+    fn run(&self, begun: Begun) {
         // If the store is dropped while the flush runs, a failure must still reach the manifest, so its locks
         // stay held until the flush has ended (I18).
         let hold = self.0.failures.remember.hold();
         let running = Running { shared: Arc::clone(&self.0), begun, outcome: None, _hold: hold };
         let flush = self.0.device.flush(IoClass::Meta);
-        let run = async move { running.end(flush.await).await };
-        self.0.failures.seam.run_flush(&self.0.runtime, run).await;
+        task::spawn(&self.0.runtime, async move { running.end(flush.await).await });
     }
 }
 
@@ -256,20 +254,19 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let Shared { device, failures, numbers, .. } = &*self.shared;
-        let mut n = numbers.lock();
+        let mut n = self.shared.numbers.lock();
         n.running = false;
         n.covered = None;
         match self.outcome.take() {
             Some(Ok(())) => {
                 n.completed = self.begun.number;
                 // Not the count of now: a change that began meanwhile may have missed the flush (I42).
-                n.covered = failures.seam.covered(self.begun.covers, &**device);
+                n.covered = self.begun.covers;
             }
             Some(Err(error)) => n.failed = Some(error),
             // The task was cut short, so whether the flush failed is unknown. Counting it as good could break
             // a promise (I14).
-            None => n.failed = failures.seam.unfinished_flush(self.shared.unknown()),
+            None => n.failed = Some(self.shared.unknown()),
         }
         drop(n);
         self.shared.over.notify_waiters();
@@ -293,16 +290,15 @@ mod tests {
     }
 
     fn flushes(device: &Arc<SimDevice>) -> (Arc<RememberInMemory>, GroupFlush<HddFlush>) {
-        flushes_of(Arc::clone(device) as SharedDevice, Seam::default())
+        flushes_of(Arc::clone(device) as SharedDevice)
     }
 
-    fn flushes_of(device: SharedDevice, seam: Seam) -> (Arc<RememberInMemory>, GroupFlush<HddFlush>) {
+    fn flushes_of(device: SharedDevice) -> (Arc<RememberInMemory>, GroupFlush<HddFlush>) {
         let remember = Arc::new(RememberInMemory::default());
         let failures = Arc::new(Failures {
             remember: Arc::clone(&remember) as Arc<dyn Remember>,
             unflushed: Arc::default(),
             ring_on: None,
-            seam,
         });
         (remember, GroupFlush::new(device, Flushed::Hdd, &failures, &Handle::current()))
     }
@@ -347,7 +343,6 @@ mod tests {
                 remember: Arc::clone(&remember) as Arc<dyn Remember>,
                 unflushed: Arc::default(),
                 ring_on: ring_on.map(Arc::from),
-                seam: Seam::default(),
             };
             let (failures, runtime) = (Arc::new(failures), Handle::current());
             let flush = GroupFlush::<SsdFlush>::new(device, Flushed::Ssd, &failures, &runtime);
@@ -407,7 +402,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_flush_of_nothing_does_not_reach_the_device() {
         let (device, fenced) = counted();
-        let (_, flush) = flushes_of(Arc::clone(&fenced), Seam::default());
+        let (_, flush) = flushes_of(Arc::clone(&fenced));
         assert_eq!(reaching(&flush, &device).await, 1, "what an earlier opening wrote is not known");
         for changes in [0, 1] {
             if changes > 0 {
@@ -429,35 +424,24 @@ mod tests {
         assert_eq!(flush.next(), HddFlush(later.0 + 1), "what is written now waits for another");
     }
 
-    /// Writes while a flush runs, and counts the flushes that the next waiter causes.
-    async fn flushes_after_a_write_during_one(seam: Seam) -> u64 {
+    #[tokio::test(start_paused = true)]
+    async fn what_was_written_during_a_flush_needs_another() {
         let (device, fenced) = counted();
-        let (_, flush) = flushes_of(Arc::clone(&fenced), seam);
+        let (_, flush) = flushes_of(Arc::clone(&fenced));
         device.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(9))).on(IoOp::Flush).times(1));
         timeout(Duration::from_millis(10), flush.cover(HddFlush(1))).await.expect_err("it takes longer");
         write(&fenced).await;
         assert_eq!(flush.completed(), HddFlush(0), "the flush still runs");
         let before = device.stats().flush.ops;
         flush.cover(flush.next()).await.expect("covered");
-        device.stats().flush.ops - before - 1
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_was_written_during_a_flush_needs_another() {
-        assert_eq!(flushes_after_a_write_during_one(Seam::default()).await, 1);
-    }
-
-    #[cfg(feature = "mutations")]
-    #[tokio::test(start_paused = true)]
-    async fn without_the_rule_what_was_written_during_a_flush_passes_for_durable() {
-        let seam = Seam(Some(crate::mutation::Mutation::FlushCoversLater));
-        assert_eq!(flushes_after_a_write_during_one(seam).await, 0);
+        // The one that was running, and one for what was written meanwhile.
+        assert_eq!(device.stats().flush.ops - before, 2);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_write_in_flight_when_a_flush_begins_is_not_covered_by_it() {
         let (device, fenced) = counted();
-        let (_, flush) = flushes_of(Arc::clone(&fenced), Seam::default());
+        let (_, flush) = flushes_of(Arc::clone(&fenced));
         let page = || IoBufs::from_iter([IoBuf::zeroed(4096)]);
         let slow = fenced.write(0, page(), IoClass::Clean);
         assert_eq!(reaching(&flush, &device).await, 1);
@@ -478,7 +462,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn after_a_failed_flush_none_is_left_out_before_another_has_succeeded() {
         let (device, fenced) = counted();
-        let (_, flush) = flushes_of(Arc::clone(&fenced), Seam::default());
+        let (_, flush) = flushes_of(Arc::clone(&fenced));
         reaching(&flush, &device).await;
         flush.doubt();
         device.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
@@ -493,7 +477,7 @@ mod tests {
     async fn behind_a_closed_fence_even_a_flush_of_nothing_fails() {
         let fence = Fence::default();
         let device = SimDevice::new("hdd", 1 << 20, 1, &SimPower::new());
-        let (_, flush) = flushes_of(fence.guard(Arc::new(device)), Seam::default());
+        let (_, flush) = flushes_of(fence.guard(Arc::new(device)));
         flush.cover(flush.next()).await.expect("covered");
         fence.close();
         flush.cover(flush.next()).await.expect_err("the store was dropped");

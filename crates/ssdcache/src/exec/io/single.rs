@@ -70,7 +70,7 @@ impl Core {
                 Ok(Err(defect)) => defect,
                 Err(source) => return (buf, Err(TierError::Device { page, source })),
             };
-            if reads >= self.seam.reads_max(ATTEMPTS_MAX) {
+            if reads >= ATTEMPTS_MAX {
                 return (buf, Err(self.corrupt(page, device, offset, defect)));
             }
         }

@@ -111,11 +111,7 @@ impl Core {
         let now = self.now();
         // Ask before the capture: changes that become dirty later are newer.
         let in_memory = self.redo_from.get().map(|redo_from| redo_from());
-        let mut planned = {
-            let mut state = self.state.lock();
-            let planned = state.begin_checkpoint(self.stamps.last(), in_memory, now);
-            self.seam.checkpoint(&mut state, planned)
-        };
+        let mut planned = self.state.lock().begin_checkpoint(self.stamps.last(), in_memory, now);
         let generation = planned.header.generation;
         work.note("generation", generation);
         work.note("bytes", self.layout().map_body_bytes().next_multiple_of(BLOCK_BYTES));
@@ -159,18 +155,13 @@ impl Core {
             let room = body.room();
             // Not past `slots` at any moment: the largest SSD has `u32::MAX - 1`.
             let to = from + room.min(self.map_piece).min(slots - from);
-            let piece = {
-                let mut state = self.state.lock();
-                let piece = state.slots.capture(from..to);
-                self.seam.map_piece(&state.slots, piece)
-            };
+            let piece = self.state.lock().slots.capture(from..to);
             body.push(piece.bytes());
             write_next(&cache, &mut body, to == slots || to - from < room).await?;
             from = to;
         }
         planned.header.body_crc = body.crc;
         self.state.lock().captured(planned);
-        self.seam.captured(&mut planned.header, &self.stamps);
         Ok(())
     }
 

@@ -16,6 +16,7 @@ use crate::exec::tier::SsdTier;
 use crate::format::superblock::{Found, Superblock};
 use crate::mode::SsdEvent;
 use crate::protocol::slots::{Fallen, Slots, ToVerify};
+use crate::remember::Flushed;
 use pagetier_bufpool::TierError;
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoClass};
 use pagetier_page::{Lsn, PageId, Stamp};
@@ -235,7 +236,7 @@ impl Core {
         }
         // Copies of home writes are the only ones until the HDD is flushed: a damaged one would pass for a
         // lost page.
-        self.flush(self.seam.flushed_by_readmission()).await?;
+        self.flush(&[Flushed::Hdd]).await?;
         Ok(Some(Begun { old, refusing, flush_failed }))
     }
 
@@ -342,7 +343,7 @@ impl Core {
         let mut state = self.state.lock();
         for one in all {
             let page = one.1;
-            match self.seam.fall_back(&mut state.slots, one, completed, &is_bad, now) {
+            match state.slots.fall_back(one, completed, &is_bad, now) {
                 Fallen::Changed => {}
                 Fallen::Dropped => report.dropped += 1,
                 Fallen::Back(lsn) => {

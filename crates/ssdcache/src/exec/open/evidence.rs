@@ -8,7 +8,6 @@ use crate::format::layout::BLOCK_BYTES;
 use crate::format::layout::JournalSeq;
 use crate::format::map::{MapBody, MapHeader};
 use crate::protocol::recovery::{Evidence, Image, newest_by_page};
-use crate::seam::Seam;
 use futures_util::StreamExt;
 use futures_util::future::try_join3;
 use pagetier_devio::{DeviceError, IoBuf};
@@ -69,16 +68,12 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn seam(&self) -> Seam {
-        self.params.seam()
-    }
-
     pub(super) async fn evidence(&mut self, header: &MapHeader, map: MapBody) -> Result<Evidence, OpenError> {
         self.total += map.zone().count() as u64;
         let read = try_join3(self.journal(), self.ring(), self.zone(&map)).await?;
         let ((journal, lost), (mut ringed, ring), (zone, slots)) = read;
         let closed = self.params.closed;
-        self.unread = self.seam().unread(Unread { journal: lost, ring, slots }, closed);
+        self.unread = Unread { journal: lost, ring, slots };
         // After a crash an unreadable block may hold the only record or image of any page (I23).
         if !closed {
             self.unread.refuse()?;
@@ -95,7 +90,7 @@ impl<'a> Reader<'a> {
         if self.params.ring_on_hdd {
             evidence.drop_below_floor();
         }
-        Ok(self.seam().evidence(evidence))
+        Ok(evidence)
     }
 
     /// The sound blocks of the journal, and the error of one that cannot be read.

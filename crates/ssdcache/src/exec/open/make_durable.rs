@@ -18,7 +18,7 @@ use crate::exec::open::{OpenParams, Reader, RecoveryFlushes};
 use crate::format::layout::BLOCK_BYTES;
 use crate::format::layout::JournalSeq;
 use crate::protocol::recovery::Evidence;
-use crate::remember::Unproved;
+use crate::remember::{Flushed, Unproved};
 use pagetier_devio::{DeviceError, IoBuf, IoClass, SharedDevice};
 use pagetier_page::PageId;
 use rustc_hash::FxHashSet;
@@ -32,8 +32,7 @@ impl OpenParams {
     pub(crate) fn unproved(&self, noted: &Unproved) -> Unproved {
         let unknown = !self.closed;
         let homes = noted.homes.clone();
-        let unproved = Unproved { hdd: noted.hdd || unknown, ssd: noted.ssd || unknown, homes };
-        self.seam().unproved(unproved, noted)
+        Unproved { hdd: noted.hdd || unknown, ssd: noted.ssd || unknown, homes }
     }
 }
 
@@ -52,7 +51,7 @@ impl Reader<'_> {
                 rewritten += self.rewrite(range).await?;
             }
         }
-        flushes.flush(self.seam().flushed_by_recovery(unproved)).await?;
+        flushes.flush(&[Flushed::Ssd, Flushed::Hdd]).await?;
         Ok(rewritten)
     }
 

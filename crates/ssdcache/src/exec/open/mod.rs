@@ -25,15 +25,12 @@ use crate::exec::{Core, Homes, Refusing, Wake};
 use crate::format::layout::Layout;
 use crate::format::map::Entry;
 use crate::mode::{EVENTS_KEPT, SsdMode};
-#[cfg(feature = "mutations")]
-use crate::mutation::Mutation;
 use crate::protocol::Protocol;
 use crate::protocol::flushes::HddFlush;
 use crate::protocol::home_batches::HomeBatches;
 use crate::protocol::recovery::{Evidence, Newest, Verdict};
 use crate::protocol::slots::{SlotParams, Slots};
 use crate::remember::{Flushed, Remember};
-use crate::seam::{GuardedProtocol, Seam};
 use evidence::Reader;
 use newest::NewestMap;
 use pagetier_devio::locks::{self, Rank};
@@ -169,27 +166,16 @@ pub struct OpenParams {
     pub remember: Arc<dyn Remember>,
     /// Called with the progress of the recovery.
     pub progress: Option<Box<dyn Fn(RecoveryProgress) + Send + Sync>>,
-    /// Test-only: the rule of the protocol to leave out.
-    #[cfg(feature = "mutations")]
-    #[doc(hidden)]
-    pub mutation: Option<Mutation>,
     /// Test-only: the number of slots whose entries a checkpoint captures at a time; 0: as many as it writes
     /// at a time.
-    #[cfg(feature = "mutations")]
+    #[cfg(feature = "probes")]
     #[doc(hidden)]
     pub map_piece: u32,
 }
 
 impl OpenParams {
-    pub(crate) fn seam(&self) -> Seam {
-        Seam(
-            #[cfg(feature = "mutations")]
-            self.mutation,
-        )
-    }
-
     fn map_piece(&self) -> u32 {
-        #[cfg(feature = "mutations")]
+        #[cfg(feature = "probes")]
         if self.map_piece > 0 {
             return self.map_piece;
         }
@@ -220,8 +206,6 @@ pub(crate) async fn open(params: OpenParams) -> Result<(Core, RecoveryReport), O
 }
 
 async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenError> {
-    let seam = params.seam();
-    seam.opening(&mut params.epoch, &mut params.remember);
     let policy = std::mem::replace(&mut params.policy, Box::new(NoSsd));
     let slot_params = SlotParams::new(params.layout.slots, params.zone_percent);
     let mut reader = Reader::new(&params);
@@ -278,7 +262,7 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
     let home = HomeBatches::new(layout.ring_pages, ring_from, layout.journal_blocks, journal)
         .ring_takes_all(params.ring_on_hdd);
     let protocol = Protocol::new(slots, home, params.mode, header.lsn_floor);
-    let core = core(params, flushes, GuardedProtocol::new(protocol, seam));
+    let core = core(params, flushes, protocol);
     if core.has_slots() {
         // With one copy of the header left, a single bad block would make the SSD unusable (I10).
         if !twice {
@@ -313,8 +297,8 @@ fn report(params: &OpenParams, generation: u64, evidence: &Evidence, verdict: &V
 }
 
 /// The executor of a store whose protocol is in the recovered `state`. Nothing is under way.
-fn core(params: OpenParams, flushes: RecoveryFlushes, state: GuardedProtocol) -> Core {
-    let (seam, map_piece) = (params.seam(), params.map_piece());
+fn core(params: OpenParams, flushes: RecoveryFlushes, state: Protocol) -> Core {
+    let map_piece = params.map_piece();
     let RecoveryFlushes { hdd: hdd_flush, cache, failures, unflushed, runtime } = flushes;
     Core {
         seed: params.seed,
@@ -327,7 +311,7 @@ fn core(params: OpenParams, flushes: RecoveryFlushes, state: GuardedProtocol) ->
         cache_device: RwLock::new(cache),
         failures,
         unflushed,
-        state,
+        state: Mutex::new(state),
         stamps: StampSource::new(params.epoch),
         changed: Notify::new(),
         wake: Wake::default(),
@@ -346,7 +330,6 @@ fn core(params: OpenParams, flushes: RecoveryFlushes, state: GuardedProtocol) ->
         budget: Budget::default(),
         runtime,
         map_piece,
-        seam,
     }
 }
 
@@ -365,7 +348,7 @@ impl RecoveryFlushes {
         let (runtime, unflushed) = (Handle::current(), Arc::new(UnflushedHomes::default()));
         let (remember, listed) = (Arc::clone(remember), Arc::clone(&unflushed));
         let ring_on = ring_on_hdd.then(|| Arc::from(hdd.name()));
-        let failures = Arc::new(Failures { remember, unflushed: listed, ring_on, seam: params.seam() });
+        let failures = Arc::new(Failures { remember, unflushed: listed, ring_on });
         let hdd = GroupFlush::new(Arc::clone(hdd), Flushed::Hdd, &failures, &runtime);
         let cache = CacheDevice::new(Arc::clone(ssd), *layout, *ring_on_hdd, &failures, &runtime);
         Self { hdd, cache, failures, unflushed, runtime }

@@ -36,8 +36,7 @@ impl Reader<'_> {
         let (mut headers, mut marked_in_force) = (Vec::new(), 0);
         for area in 0..2 {
             headers.extend(self.map_headers(area).await?.into_iter().map(|h| (h, area)));
-            let marked = self.map_mark(area).await?.unwrap_or(0);
-            marked_in_force = marked_in_force.max(self.seam().marked_generation(marked));
+            marked_in_force = marked_in_force.max(self.map_mark(area).await?.unwrap_or(0));
         }
         headers.sort_by_key(|(h, _)| std::cmp::Reverse(h.generation));
         let Some(newest) = headers.first().map(|(h, _)| h.generation) else {
@@ -51,7 +50,7 @@ impl Reader<'_> {
         // A header is written only after its body is durable, so a body that does not match the newest header
         // is damaged.
         let of_newest = headers.partition_point(|(h, _)| h.generation == newest);
-        for (header, area) in self.seam().usable_maps(&headers[..of_newest], &headers) {
+        for (header, area) in &headers[..of_newest] {
             // A second read, since a bit flipped in transfer is no damage (I32).
             for _ in 0..2 {
                 let bytes = self.map_body(*area).await?;

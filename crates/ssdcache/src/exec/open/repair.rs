@@ -168,7 +168,6 @@ impl Reader<'_> {
             wanted.extend(home.filter(|_| needed).map(|home| (home, *index, *found)));
         }
         wanted.sort_unstable_by_key(|(home, ..)| *home);
-        let wanted = self.seam().repaired(wanted);
         let page_bytes = self.params.layout.page_size.bytes();
         self.note_read((wanted.len() * page_bytes) as u64);
         let repairs = wanted.into_iter().map(|(home, index, found)| async move {
@@ -202,14 +201,11 @@ impl Reader<'_> {
     pub(super) async fn ring_from(&self) -> Result<u32, DeviceError> {
         let newest = newest_by_page(self.ringed.iter().map(|(_, image)| (image.page, image.stamp)));
         let outdated = self.ringed.iter().filter(|(_, image)| newest[&image.page] != image.stamp);
-        let outdated = outdated.map(|(place, _)| *place).collect();
-        let last = self.ringed.iter().max_by_key(|(_, image)| image.stamp);
-        let from = last.map_or(0, |(place, _)| (place + 1) % self.params.layout.ring_pages);
-        let (outdated, from) = self.seam().ring_continues(outdated, from);
-        for place in outdated {
-            self.void(self.params.layout.ring_at(place)).await?;
+        for (place, _) in outdated {
+            self.void(self.params.layout.ring_at(*place)).await?;
         }
-        Ok(from)
+        let last = self.ringed.iter().max_by_key(|(_, image)| image.stamp);
+        Ok(last.map_or(0, |(place, _)| (place + 1) % self.params.layout.ring_pages))
     }
 
     /// Repairs the home of the page at `index` of the ring if necessary; with `always`, also rewrites a sound

@@ -153,7 +153,7 @@ impl Core {
     /// The version written to the home of `page` since the last flush of the HDD, if `home`, as read from
     /// there, does not hold it: after a failed flush a device may return older contents.
     pub(crate) fn missing(&self, page: PageId, home: &IoBuf) -> Option<Stamp> {
-        let written = self.seam.expected_home(self.unflushed.expected(page))?;
+        let written = self.unflushed.expected(page)?;
         self.check(home.as_slice(), page, Some(written)).is_err().then_some(written)
     }
 
@@ -189,23 +189,20 @@ impl Core {
             Err(defect) if self.is_unwritten(page, defect) => {
                 Fetched { buf, result: Err(TierError::NoSuchPage { page }) }
             }
-            Err(defect) => {
-                let error = self.corrupt(page, &self.hdd, offset, defect);
-                Fetched { buf, result: Err(self.seam.bad_home(error)) }
-            }
+            Err(defect) => Fetched { buf, result: Err(self.corrupt(page, &self.hdd, offset, defect)) },
         }
     }
 
     /// Whether a home of `page` with this defect was never written. Where homes are formatted, zeroes are
     /// what is left of a lost image (I23).
     pub(crate) fn is_unwritten(&self, page: PageId, defect: Defect) -> bool {
-        defect.is_unwritten(self.seam.may_be_blank(self.homes.may_be_blank(page)))
+        defect.is_unwritten(self.homes.may_be_blank(page))
     }
 
     /// Whether a home of `page` was never written, since it lies beyond the end of the HDD.
     pub(crate) fn is_unwritten_end(&self, page: PageId, error: &DeviceError) -> bool {
         let beyond = matches!(error.kind, DeviceErrorKind::UnexpectedEof { .. });
-        beyond && self.seam.may_be_blank(self.homes.may_be_blank(page))
+        beyond && self.homes.may_be_blank(page)
     }
 
     fn fetched(self: &Arc<Self>, page: PageId, buf: IoBuf, from: Location, access: Access) -> Fetched {

@@ -28,7 +28,6 @@ impl Core {
     /// # Errors
     /// No home could be written; the last error.
     pub(crate) async fn repair_from_ring(&self) -> Result<(), TierError> {
-        self.seam.may_repair_from_ring()?;
         let repair = RingRepair { core: self, pages: self.state.lock().home.begin_ring_repair() };
         let (mut repaired, mut failed) = (false, None);
         for one in &repair.pages {

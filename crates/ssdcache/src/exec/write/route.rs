@@ -108,7 +108,7 @@ impl Core {
             }
             let location = state.slots.location(page);
             state.slots.policy_mut().logical(page, std::mem::take(&mut dirty.logical), location, now);
-            match self.seam.plan_dirty(&mut state.slots, page, now, &mut || self.stamps.fresh()) {
+            match state.slots.plan_dirty(page, now, &mut || self.stamps.fresh()) {
                 Plan::Ssd(ticket) => {
                     state.slots.note_lsn(ticket.slot, lsn);
                     // Claim the backing before the lock is released. A discard in between would free the
@@ -272,7 +272,7 @@ impl Core {
         // that no read can find the old one in between (I17).
         let may = state.may_admit(self.admissions_max);
         let fresh = &mut || self.stamps.fresh();
-        let ticket = self.seam.plan_arrived(&mut state.slots, page, may, now, fresh);
+        let ticket = state.slots.plan_arrived(page, may, now, fresh);
         let displaced = ticket.and_then(|ticket| ticket.displaced).or_else(|| state.slots.take_unreported());
         if let Some(ticket) = ticket {
             self.copy_to_slot(&mut state, ticket, image);

@@ -8,6 +8,7 @@ use crate::exec::Core;
 use crate::exec::io::join_all::join_all;
 use crate::format::journal::Backing;
 use crate::protocol::slots::WriteBack;
+use crate::remember::Flushed;
 use pagetier_bufpool::TierError;
 use pagetier_devio::{DeviceError, IoClass};
 use pagetier_page::{Lsn, PageId};
@@ -93,7 +94,7 @@ impl HeldSlots<'_> {
         let core = self.core;
         // The slots take the ring's place, so their images must be durable before a home can be torn (I4).
         // Most are: victims were written long ago.
-        let durable_at = core.seam.durable_first(self.batch.iter().map(|w| w.durable_at).max());
+        let durable_at = self.batch.iter().map(|w| w.durable_at).max();
         let completed = core.cache_device().flush.completed();
         if let Some(number) = durable_at.filter(|number| completed < *number) {
             core.cover_ssd(number).await?;
@@ -121,7 +122,7 @@ impl HeldSlots<'_> {
         failed.extend(errors);
         // One flush for the whole batch. Until it has completed, the slots hold the only durable versions
         // (I5).
-        core.flush(core.seam.flushed_by_write_back()).await?;
+        core.flush(&[Flushed::Hdd]).await?;
         let arrived = arrived.into_inner();
         self.home = self.batch.iter().filter(|one| arrived.contains(&one.page)).copied().collect();
         Ok(())

@@ -26,7 +26,7 @@ impl Core {
         }
         let state = self.state.lock();
         // With a ring its image would be durable before the record; here nothing is until the home is.
-        let over = |b: &HomeBound| self.seam.supersedes_only_copy(state.slots.is_only_copy(b.page));
+        let over = |b: &HomeBound| state.slots.is_only_copy(b.page);
         pages.into_iter().partition(over)
     }
 

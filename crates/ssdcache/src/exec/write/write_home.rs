@@ -143,7 +143,7 @@ impl Core {
                 if !needs_images {
                     self.state.lock().home.waive_images(id);
                 }
-                let backed = self.seam.holds_unbegun(backing).then_some(&versions);
+                let backed = (backing != Backing::WriteBack).then_some(&versions);
                 failed.lock().extend(backed.into_iter().flatten().map(|(page, _)| *page));
                 fail_all(batch, &error, each);
             }
@@ -194,10 +194,7 @@ impl Core {
             if why == NoPlace::Ring && self.state.lock().home.ring_is_stuck() {
                 // If the repair fails, the writes that need a place fail and their pages stay dirty. Later
                 // writes try again, since the error may be temporary.
-                self.repair_from_ring().await.inspect_err(|error| {
-                    let refuse = || self.refuse(&pagetier_devio::Causes(error).to_string(), false);
-                    self.seam.ring_repair_failed(refuse);
-                })?;
+                self.repair_from_ring().await?;
                 continue;
             }
             self.flush_for_place(why).await?;
@@ -213,7 +210,7 @@ impl Core {
     ) -> (Result<Option<HomePlan>, NoPlace>, Vec<HomeBound>) {
         let mut state = self.state.lock();
         let mut pages: Vec<HomePage> = batch.iter().map(HomeBound::plain).collect();
-        let way = self.seam.in_the_way(state.in_the_way(backing, &pages));
+        let way = state.in_the_way(backing, &pages);
         // Wait without taking places. Two home writes of one page in flight could arrive in either order, and
         // the older version would stay (I8).
         if way.writing {
@@ -237,7 +234,7 @@ impl Core {
                 pagetier_page::seal(self.seed, b.image.as_mut_slice(), *stamp, Flags::NONE);
             }
         }
-        (planned.map(|plan| Some(self.seam.home_plan(plan))), superseded)
+        (planned.map(Some), superseded)
     }
 
     fn map_failure(&self) -> Option<Arc<str>> {

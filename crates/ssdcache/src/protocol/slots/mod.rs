@@ -11,7 +11,7 @@ mod alloc;
 mod checkpoint;
 mod copies;
 mod kept_off;
-#[cfg(feature = "mutations")]
+#[cfg(feature = "probes")]
 mod moment;
 mod page_map;
 mod readmitted;
@@ -20,8 +20,6 @@ mod second_chance;
 mod slot;
 mod switch;
 mod table;
-#[cfg(feature = "mutations")]
-mod tampering;
 mod through;
 mod types;
 mod write_back;
@@ -31,11 +29,9 @@ pub use types::{
 };
 
 pub(crate) use kept_off::{Leaving, OnItsWay};
-#[cfg(feature = "mutations")]
+#[cfg(feature = "probes")]
 pub use moment::Moment;
 pub(crate) use readmitted::{Fallen, ToVerify};
-#[cfg(feature = "mutations")]
-pub use tampering::Tampered;
 pub(crate) use types::NoSlot;
 
 use crate::format::map::Entry;

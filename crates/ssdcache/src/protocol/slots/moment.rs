@@ -1,4 +1,4 @@
-//! The state of the protocol at a crash, by which the simulator measures its coverage (feature `mutations`).
+//! The state of the protocol at a crash, by which the simulator measures its coverage (feature `probes`).
 
 use super::Slots;
 use super::slot::{Phase, Slot};

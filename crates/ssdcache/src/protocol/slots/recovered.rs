@@ -108,19 +108,6 @@ mod tests {
         }
     }
 
-    #[cfg(feature = "mutations")]
-    #[test]
-    fn without_the_rule_the_rewrite_waits_for_ever() {
-        let full: Vec<_> = (0..8).map(|no| holds(no, u64::from(no) + 1, no > 0)).collect();
-        let mut slots = slots(&full, "lru2");
-        slots.begin_checkpoint(Millis(0));
-        slots.end_checkpoint(true);
-        let seam = crate::seam::Seam(Some(crate::mutation::Mutation::RewriteWaits));
-        let page = PageId::new(SpaceId(1), 0);
-        let plan = seam.plan_dirty(&mut slots, page, Millis(0), &mut || Stamp::from_bits(99));
-        assert_eq!(plan, Plan::Wait);
-    }
-
     #[test]
     fn a_rewritten_page_does_not_displace_itself() {
         let full: Vec<_> = (0..8).map(|no| holds(no, u64::from(no) + 1, true)).collect();

@@ -151,12 +151,6 @@ impl SlotTable {
         self.zone.has(slot)
     }
 
-    /// The zone of the durable checkpoint.
-    #[cfg(feature = "mutations")]
-    pub(super) fn zone(&self) -> &Bits {
-        &self.zone
-    }
-
     /// The zone of the checkpoint being written.
     pub(super) fn next_zone(&self) -> &Bits {
         &self.next
@@ -220,20 +214,6 @@ impl SlotTable {
     pub(super) fn leave_zones(&mut self, slot: SlotId) {
         self.zone.set(slot, false);
         self.next.set(slot, false);
-    }
-
-    /// Replaces the zones.
-    #[cfg(feature = "mutations")]
-    pub(super) fn set_zones(&mut self, zone: &[u64], next: &[u64]) {
-        self.zone.set_words(|at| zone[at]);
-        self.next.set_words(|at| next[at]);
-    }
-
-    /// Puts every slot into both zones.
-    #[cfg(feature = "mutations")]
-    pub(super) fn put_all_in_zones(&mut self) {
-        let slots = self.packed.len() as u32;
-        (self.zone, self.next) = (Bits::new(slots, true), Bits::new(slots, true));
     }
 
     /// The numbers of the slots, in order.

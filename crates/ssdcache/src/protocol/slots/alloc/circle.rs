@@ -42,7 +42,7 @@ pub(in crate::protocol::slots) struct Circle {
     /// Whether write-backs fail.
     pub(super) home_fails: bool,
     /// The number of times that the front has wrapped around.
-    #[cfg_attr(not(feature = "mutations"), allow(dead_code, reason = "for the simulator's coverage"))]
+    #[cfg_attr(not(feature = "probes"), allow(dead_code, reason = "for the simulator's coverage"))]
     pub(super) laps: u64,
 }
 
@@ -67,16 +67,6 @@ impl Circle {
     /// Continues after a recovery behind `newest`, the slot written last.
     pub(super) fn continue_after(&mut self, newest: Option<SlotId>) {
         self.front = newest.map_or(0, |newest| (newest.0 + 1) % self.slots);
-    }
-
-    #[cfg(feature = "mutations")]
-    pub(in crate::protocol::slots) fn front(&self) -> SlotId {
-        self.at(0)
-    }
-
-    #[cfg(feature = "mutations")]
-    pub(in crate::protocol::slots) fn put_all_in_zone(&mut self) {
-        (self.left, self.left_next) = (self.slots, self.slots);
     }
 
     fn at(&self, ahead: u32) -> SlotId {

@@ -176,7 +176,7 @@ impl Slots {
         }
     }
 
-    #[cfg(feature = "mutations")]
+    #[cfg(feature = "probes")]
     pub(super) fn laps(&self) -> u64 {
         if let Alloc::Circle(circle) = &self.alloc { circle.laps } else { 0 }
     }
