@@ -71,7 +71,7 @@ use Group::*;
 /// Every operation. The names stand in the report.
 pub(crate) const TABLE: &[Operation] = &[
     op("read", (Read, 40), &["PageStore::get"], |w| Box::pin(w.read())).usual(),
-    op("read owned", (Read, 4), &["PageStore::get", "PageRef::into_owned"], |w| Box::pin(w.read_owned())),
+    op("read owned", (Read, 4), &["PageStore::get"], |w| Box::pin(w.read_owned())),
     op("read several", (Read, 4), &["PageStore::get_many"], |w| Box::pin(w.read_many())),
     op("read what is in memory", (Read, 4), &["PageStore::try_get"], |w| Box::pin(w.try_read())),
     op("write", (Write, 84), &["PageStore::get_mut", "PageStore::get_or_create"], |w| {
