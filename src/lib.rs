@@ -76,24 +76,33 @@
 //!
 //! # Glossary
 //!
+//! - **Checkpoint**: the SSD's map, which page each slot holds, as of one moment, written to the SSD.
 //! - **Discard**: to give up a page's contents without writing them, [`PageStore::discard`]. The page goes on
 //!   to exist.
 //! - **Drop**: to end a space with all its pages, [`Spaces::drop`].
+//! - **Epoch**: the number of an open session of the store. It is durable before the session writes a page.
 //! - **Evict**: to take a page out of memory, or a copy off the SSD, to make room for another.
+//! - **Extent**: 64 neighbouring homes on the HDD, the unit in which spaces grow.
 //! - **Frame**: the room of one page in the pool.
 //! - **Free**: to end a single page, [`PageStore::free`]. Its number may be reused.
 //! - **Gate**: the embedder's log as the store calls it, [`LogGate`].
 //! - **Home**: a page's place on the HDD. A page is *written home* when its newest version goes there.
+//! - **Journal**: records on the SSD of pages on their way home, so that a recovery trusts no older copy.
 //! - **Latch**: the lock on a page in memory that a guard holds; *pinned* means that its frame cannot be
 //!   reused.
 //! - **LSN**: the place of a record in the embedder's log, [`Lsn`].
+//! - **Manifest**: what the store records of itself: spaces, extents, free pages, devices, epoch.
+//! - **Only copy**: a slot whose version the HDD does not have.
 //! - **Outqueue**: the list of pages that recently left the SSD or were not admitted. CAC keeps their access
 //!   counts, to estimate what an SSD copy would save.
 //! - **Recovery LSN**: the first LSN that a page got since it was last clean; redo needs the log from there.
+//! - **Retired**: of a slot: given up, and free once a newer version of its page is durable elsewhere.
 //! - **Ring**: the doublewrite ring, a small area on the SSD, or in a file of its own. Pages pass through it
 //!   on their way home, so that a torn write can be repaired.
 //! - **Slot**: the room of one page on the SSD.
 //! - **Space**: a named group of pages, numbered from 0.
+//! - **Stamp**: the number of a physical write of a page, larger than that of each earlier one. Of two copies
+//!   of a page, the one with the larger stamp is newer.
 //! - **Tier**: memory, SSD or HDD.
 //! - **Zone**: the part of the SSD whose slots are evicted and written next. A recovery reads it, because
 //!   only its slots may differ from the last checkpoint of the SSD's map.

@@ -24,7 +24,7 @@ fn the_glossary_has_every_word_once_and_in_order() {
 
 /// The types that have a word of the glossary for a name, and mean what it says or, in io_uring's and
 /// `bufpool`'s memory, a thing of their own file alone.
-const NAMED: [(&str, &str); 11] = [
+const NAMED: [(&str, &str); 13] = [
     ("crates/bufpool/src/frames/frame.rs", "Frame"),
     ("crates/bufpool/src/frames/memory.rs", "Space"),
     ("crates/bufpool/src/tier.rs", "Tier"),
@@ -32,9 +32,11 @@ const NAMED: [(&str, &str); 11] = [
     ("crates/ghost/src/tiers.rs", "Frame"),
     ("crates/ghost/src/tiers.rs", "Slot"),
     ("crates/testing/src/placement.rs", "Tier"),
-    ("crates/policy/src/pool/hinted.rs", "Space"),
     ("crates/policy/src/ssd/zone.rs", "Zone"),
+    ("crates/page/src/stamp.rs", "Stamp"),
+    ("crates/ssdcache/src/protocol/checkpoint.rs", "Checkpoint"),
     ("crates/ssdcache/src/protocol/slots/slot.rs", "Slot"),
+    ("src/manifest/contents.rs", "Manifest"),
     ("src/tenure/gate.rs", "Gate"),
 ];
 
