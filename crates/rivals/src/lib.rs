@@ -94,8 +94,14 @@ mod tests {
             assert_eq!((name.parse(), name.to_uppercase().parse()), (Ok(*policy), Ok(*policy)));
             assert!(SsdPolicy::known().contains(&name), "{name}");
         }
-        for text in ["cfdc-75", "cflru-1", "ref-100"] {
+        let pools = ["cfdc-75", "cflru-1", "ref-100", "cfdc:cluster=1", "ref-75:cluster=8", "sawc:cluster=65536"];
+        for text in pools {
             assert_eq!(pool(text).map(|policy| policy.to_string()).as_deref(), Some(text));
+        }
+        for text in ["lru2:zone=25", "doublewrite:zone=0.001", "tac"] {
+            let policy: SsdPolicy = text.parse().unwrap();
+            // They have no outqueue that a share would shorten.
+            assert_eq!((policy.to_string().as_str(), policy.for_share(0.25)), (text, policy));
         }
         assert_eq!(pool("cfdc-50"), pool("cfdc"));
     }
@@ -103,11 +109,23 @@ mod tests {
     #[test]
     fn what_names_no_policy_is_refused_with_the_names_that_there_are() {
         register();
-        for text in ["cflru-0", "cflru-101", "cflru-", "cflru-75-75", "lru-50", "-50", "ref-+x", "casa:x"] {
+        let windows = ["cflru-0", "cflru-101", "cflru-", "cflru-75-75", "lru-50", "-50", "ref-+x", "casa:x"];
+        let clusters = [
+            "cfdc:cluster=0",
+            "cfdc:cluster=65537",
+            "cfdc:cluster=",
+            "cfdc:cluster=+4",
+            "cfdc:cluster=4,cluster=8",
+            "cflru:cluster=64",
+            "casa:cluster=64",
+        ];
+        for text in windows.into_iter().chain(clusters) {
             let error = text.parse::<PoolPolicy>().expect_err(text).to_string();
             assert!(error.contains("unknown pool policy") && error.contains("ccf-lru"), "{error}");
         }
-        let error = "lru2:sketch".parse::<SsdPolicy>().expect_err("an option of cac").to_string();
-        assert!(error.contains("unknown SSD policy") && error.contains("mv-fifo-gsc"), "{error}");
+        for text in ["lru2:sketch", "lru2:zone=-1", "lru2:outqueue=5", "tac:group-width=1"] {
+            let error = text.parse::<SsdPolicy>().expect_err(text).to_string();
+            assert!(error.contains("unknown SSD policy") && error.contains("mv-fifo-gsc"), "{error}");
+        }
     }
 }

@@ -133,13 +133,6 @@ mod tests {
             "gd2l:frequency,",
             "auto:frequency",
             "auto:pin=lru",
-            "cfdc:cluster=0",
-            "cfdc:cluster=65537",
-            "cfdc:cluster=",
-            "cfdc:cluster=+4",
-            "cfdc:cluster=4,cluster=8",
-            "cflru:cluster=64",
-            "casa:cluster=64",
         ];
         for text in bad {
             let error = text.parse::<PoolPolicy>().expect_err(text).to_string();

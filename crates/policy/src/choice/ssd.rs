@@ -235,8 +235,6 @@ mod tests {
             "cac:ageing=40",
             "cac:ageing,group-width=0.1,outqueue=5000,zone=2.5",
             "auto:pin=plain,outqueue=0,zone=100",
-            "lru2:zone=25",
-            "doublewrite:zone=0.001",
         ];
         for text in SsdPolicy::PARTS.iter().map(|part| format!("cac:{part}")).chain(all.map(str::to_owned)) {
             assert_eq!(read(&text).map(|policy| policy.to_string()), Some(text));
@@ -252,14 +250,11 @@ mod tests {
             let policy = read(text).unwrap();
             (policy.zone().get(), policy.outqueue_entries(30))
         };
-        assert_eq!(
-            [sizes("auto"), sizes("none"), sizes("tac:zone=20")],
-            [(10.0, 30), (10.0, 30), (20.0, 30)]
-        );
+        assert_eq!([sizes("auto"), sizes("none"), sizes("cc:zone=20")], [(10.0, 30), (10.0, 30), (20.0, 30)]);
         assert_eq!(sizes("auto:outqueue=7,zone=5"), (5.0, 7));
         let sampled = read("cac:outqueue=1000").unwrap().for_share(0.25);
         assert_eq!(sampled.to_string(), "cac:outqueue=250");
-        assert_eq!(read("tac").map(|policy| policy.for_share(0.25)), read("tac"));
+        assert_eq!(read("cac").map(|policy| policy.for_share(0.25)), read("cac"));
     }
 
     #[test]
@@ -278,9 +273,6 @@ mod tests {
             "cac:zone=101",
             "cac:zone=nan",
             "cac:zone",
-            "lru2:zone=-1",
-            "lru2:outqueue=5",
-            "tac:group-width=1",
             "auto:group-width=1",
             "cac:group-width=0",
             "cac:outqueue=-1",
