@@ -7,7 +7,7 @@ use pagetier::{PageId, PageStore};
 use pagetier_testing::conformance::{Growth, check_device};
 use pagetier_devio::{Device, DeviceErrorKind, IoBuf, IoBufs, IoClass, SharedDevice};
 use pagetier_rbd::{Cluster, ConnectOptions, ImageName, ImageOptions, RbdDevice, RbdError};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
