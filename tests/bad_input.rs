@@ -43,6 +43,7 @@ async fn errors_for_small_tiers_say_how_much_is_needed() {
 
 #[tokio::test]
 async fn unknown_policies_and_options_out_of_range_are_named() {
+    pagetier_rivals::register();
     let dir = dir();
     let open = PageStore::builder().directory(dir.path()).pool_policy("clock").open().await;
     assert!(open.unwrap_err().to_string().contains("gd2l"));
@@ -64,6 +65,7 @@ async fn unknown_policies_and_options_out_of_range_are_named() {
 
 #[tokio::test]
 async fn policies_are_named_in_any_case() {
+    pagetier_rivals::register();
     let dir = dir();
     let builder = PageStore::builder().directory(dir.path()).pool_policy("CFDC-75").ssd_policy("CAC");
     builder.pool_bytes(2 << 20).ssd_bytes(8 << 20).open().await.unwrap().close().await.unwrap();

@@ -101,7 +101,7 @@ pub(crate) const NAMES: &[&str] = &[
     "casa",
     "sawc",
     "cfdc-75 (its window in per cent of the pool; also for cflru and ref)",
-    "cfdc:cluster=64 (pages per cluster, from 1 to 65,536; also for sawc, and for ref: per block)",
+    "cfdc:cluster=64 (pages per cluster, from 1 to 65536; also for sawc, and for ref: per block)",
 ];
 
 /// The policies with windows, by the window's percentage minus one: a name may ask for any.
