@@ -1,6 +1,6 @@
 //! A store on a runtime without I/O reports no panic. Counts all that reach the program's hook, including
 //! caught ones. The query for the reactor, the only one, is not reported, and in a program built with `panic
-//! = "abort"` not made (`crates/devio/src/uring_reap.rs`).
+//! = "abort"` not made (`crates/devio/src/kernel/uring/reap.rs`).
 
 use pagetier::{PageId, PageStore, device::Backend};
 use std::path::Path;

@@ -28,7 +28,7 @@ const NAMED: [(&str, &str); 13] = [
     ("crates/bufpool/src/frames/frame.rs", "Frame"),
     ("crates/bufpool/src/frames/memory.rs", "Space"),
     ("crates/bufpool/src/tier.rs", "Tier"),
-    ("crates/devio/src/uring_ring.rs", "Ring"),
+    ("crates/devio/src/kernel/uring/ring.rs", "Ring"),
     ("crates/ghost/src/tiers.rs", "Frame"),
     ("crates/ghost/src/tiers.rs", "Slot"),
     ("crates/testing/src/placement.rs", "Tier"),

@@ -3,7 +3,7 @@
 //! Buffers travel with the operation and come back with its result. Dropping the future of an operation in
 //! flight detaches it: the device keeps the buffers until the kernel is done with them, then drops them.
 
-use crate::class::IoClass;
+use crate::count::class::IoClass;
 use crate::{Claim, DeviceStats, IoBuf, Occupancy, RecentCosts};
 use smallvec::SmallVec;
 use std::future::Future;

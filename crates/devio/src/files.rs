@@ -9,7 +9,7 @@
 //! power is cut.
 
 use crate::check_file_bytes;
-use crate::owner::Owner;
+use crate::process::owner::Owner;
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::ffi::OsString;

@@ -14,78 +14,42 @@
 #[macro_use]
 mod delegate;
 
-mod buf;
 mod causes;
-mod changes;
-mod check;
-mod claim;
-mod class;
+mod count;
 mod device;
-mod fence;
-mod file;
+mod duties;
 pub mod files;
-mod histogram;
-mod image;
-mod joint;
-mod limits;
+mod handover;
+mod kernel;
 pub mod locks;
-mod memory;
-mod meter;
-mod metered;
-mod occupancy;
-mod open;
-mod overlay;
-mod owner;
-mod queue;
-mod recent;
-mod recorder;
+#[doc(hidden)]
+pub mod parts;
+mod process;
+mod ram;
 pub mod spans;
-mod spliced;
-mod stats;
-mod sync;
 pub mod task;
-mod threads;
-mod ticket;
-#[cfg(all(test, loom))]
-mod ticket_models;
-mod transfer;
-mod uring;
-mod uring_core;
-mod uring_reap;
-mod uring_ring;
+mod users;
+mod wrap;
 
-pub use buf::{BUF_ALIGN, IoBuf};
 pub use causes::Causes;
-pub use claim::{Claim, OnChange};
-pub use class::IoClass;
+pub use count::class::IoClass;
+pub use count::histogram::TimeHistogram;
+pub use count::recent::{COST_POINTS, RecentCost, RecentCosts};
+pub use count::stats::{ClassStats, DeviceStats, DirStats, ErrorCounts, RetryCounts};
 pub use device::{
     Completion, DataSearch, Device, DeviceError, DeviceErrorKind, DoneFuture, IoBufs, IoFuture, IoOp,
     SharedDevice,
 };
-pub use fence::Fence;
-pub use histogram::TimeHistogram;
-pub use joint::{Failures, Joint};
-pub use limits::{check_file_bytes, file_bytes_max};
-pub use memory::{Memory, MemoryDevice};
-pub use metered::{Metered, RawDevice, RawDone, RawTransfer};
-pub use occupancy::{InFlight, Kept, Occupancy, Occupied};
-pub use open::{Backend, DirectIo, OpenOptions, Opened, open_file, open_file_at, overwrite_in_place};
-pub use overlay::{Overlay, OverlayDevice};
-pub use owner::Owner;
-pub use recent::{COST_POINTS, RecentCost, RecentCosts};
-pub use spliced::{Spliced, Window};
-pub use stats::{ClassStats, DeviceStats, DirStats, ErrorCounts, RetryCounts};
-pub use uring_reap::Reap;
-
-/// What the devices of `pagetier-testing` are made of. No part of the interface: it may change in any
-/// version.
-#[doc(hidden)]
-pub mod parts {
-    pub use crate::check::{Spot, check, check_range, refused, total_len};
-    pub use crate::class::Counter;
-    pub use crate::image::Image;
-    pub use crate::meter::Meter;
-    pub use crate::queue::rank;
-    pub use crate::recorder::{Recorder, RetryReason};
-    pub use crate::ticket::{Promise, Ticket, ticket};
-}
+pub use duties::metered::{Metered, RawDevice, RawDone, RawTransfer};
+pub use handover::buf::{BUF_ALIGN, IoBuf};
+pub use kernel::open::{Opened, open_file, open_file_at, overwrite_in_place};
+pub use kernel::options::{Backend, DirectIo, OpenOptions, Reap};
+pub use process::limits::{check_file_bytes, file_bytes_max};
+pub use process::owner::Owner;
+pub use ram::memory::{Memory, MemoryDevice};
+pub use ram::overlay::{Overlay, OverlayDevice};
+pub use users::claim::{Claim, OnChange};
+pub use users::occupancy::{InFlight, Kept, Occupancy, Occupied};
+pub use wrap::fence::Fence;
+pub use wrap::joint::{Failures, Joint};
+pub use wrap::spliced::{Spliced, Window};

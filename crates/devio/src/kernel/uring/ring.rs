@@ -7,9 +7,9 @@
 
 use crate::IoBuf;
 use crate::IoOp;
-use crate::check::Spot;
-use crate::file::RawFile;
-use crate::transfer::Transfer;
+use crate::duties::check::Spot;
+use crate::kernel::file::RawFile;
+use crate::kernel::transfer::Transfer;
 use io_uring::{IoUring, Probe, opcode, squeue, types};
 use parking_lot::RwLock;
 use rustix::event::{EventfdFlags, eventfd};

@@ -1,12 +1,11 @@
 //! Opening a file or block device: selects the backend, decides on direct I/O, and explains each fallback.
 
-use crate::check::Spot;
-use crate::file::{FileDevice, RawFile};
-use crate::limits::check_file_bytes;
-use crate::threads::ThreadPool;
-use crate::uring::Uring;
-use crate::uring_reap::Reap;
-use crate::{DeviceError, DeviceErrorKind, IoOp, Kept, SharedDevice};
+use crate::duties::check::Spot;
+use crate::kernel::file::{FileDevice, RawFile};
+use crate::kernel::threads::ThreadPool;
+use crate::kernel::uring::Uring;
+use crate::process::limits::check_file_bytes;
+use crate::{Backend, DeviceError, DeviceErrorKind, DirectIo, IoOp, OpenOptions, SharedDevice};
 use rustix::fs::{CWD, FileType, IFlags, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 use std::fmt;
@@ -14,70 +13,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-
-/// Whether to bypass the operating system's page cache (O_DIRECT).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum DirectIo {
-    /// Bypass it; opening fails where that is impossible.
-    Required,
-    /// Bypass it if the file system can; see [`Opened::direct`].
-    #[default]
-    Preferred,
-    /// Use the page cache.
-    Disabled,
-}
-
-/// The implementation that serves the device.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Backend {
-    /// io_uring where it can be set up, threads otherwise; [`Opened::fallback`] says why.
-    #[default]
-    Auto,
-    /// io_uring; opening fails without it.
-    Uring,
-    /// A pool of threads.
-    Threads,
-}
-
-/// How to open a file or block device.
-#[derive(Clone, Debug)]
-pub struct OpenOptions {
-    /// Whether to bypass the page cache. Default: preferred.
-    pub direct: DirectIo,
-    /// The implementation. Default: automatic.
-    pub backend: Backend,
-    /// Create the file (mode 0600) when it is missing. Default: no.
-    pub create: bool,
-    /// Open for reading only. Default: no.
-    pub read_only: bool,
-    /// The maximum number of operations that the kernel has at once, 1 to 4096; others wait in order of
-    /// class. Default: 128.
-    pub queue_depth: u32,
-    /// Who reaps io_uring's completions. Default: a thread.
-    pub reap: Reap,
-    /// The maximum number of threads of the thread-pool backend, which starts them as needed. Default: 16.
-    pub threads: u32,
-    /// What the device keeps until every descriptor of it is closed, which a runtime's task may do some time
-    /// after the device was dropped. Default: nothing.
-    pub kept: Option<Kept>,
-}
-
-impl Default for OpenOptions {
-    fn default() -> Self {
-        Self {
-            direct: DirectIo::default(),
-            backend: Backend::default(),
-            create: false,
-            read_only: false,
-            queue_depth: 128,
-            reap: Reap::default(),
-            threads: 16,
-            kept: None,
-        }
-    }
-}
 
 /// An opened device, and which options took effect.
 #[derive(Clone, Debug)]

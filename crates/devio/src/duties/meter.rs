@@ -1,8 +1,8 @@
 //! A device's name, counters and operations in flight.
 
-use crate::check::Spot;
-use crate::occupancy::InFlight;
-use crate::recorder::Recorder;
+use crate::duties::check::Spot;
+use crate::duties::recorder::Recorder;
+use crate::users::occupancy::InFlight;
 use crate::{DeviceError, DeviceErrorKind, IoClass, Occupancy};
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,7 +1,7 @@
 //! Ends a store's I/O when the store is dropped.
 
-use crate::check::{Spot, refused, total_len};
 use crate::device::IoBufs;
+use crate::duties::check::{Spot, refused, total_len};
 use crate::spans::Operation;
 use crate::task::Boxed;
 use crate::{

@@ -8,8 +8,8 @@
 //! device's. An emulated device charges the service time of its model instead. **Latency** runs from the call
 //! to the completion, and includes the wait in the device's queue.
 
-use crate::class::IoClass;
-use crate::histogram::TimeHistogram;
+use crate::count::class::IoClass;
+use crate::count::histogram::TimeHistogram;
 use std::time::Duration;
 
 /// Statistics of one direction (reads or writes) of one class, or of several.

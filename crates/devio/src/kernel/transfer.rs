@@ -3,10 +3,10 @@
 //!
 //! Both real backends drive it: they issue the rest, pass it the answer, and follow its next step.
 
-use crate::check::Spot;
 use crate::device::IoBufs;
-use crate::occupancy::InFlight;
-use crate::recorder::RetryReason;
+use crate::duties::check::Spot;
+use crate::duties::recorder::RetryReason;
+use crate::users::occupancy::InFlight;
 use crate::{DeviceErrorKind, IoBuf, IoClass, IoOp};
 use std::io;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! The checks that every device makes before it starts an operation, and the construction of its errors.
 
-use crate::class::{Counter, IoClass};
+use crate::count::class::{Counter, IoClass};
 use crate::device::IoBufs;
 use crate::{Completion, DeviceError, DeviceErrorKind, IoOp};
 use std::sync::Arc;

@@ -3,8 +3,8 @@
 //! A flush leaves the other device alone while nothing was written there through the window: it may be slow,
 //! or not answer at all, and most flushes are of the own device's writes alone.
 
-use crate::check::{Spot, refused, total_len};
 use crate::device::IoBufs;
+use crate::duties::check::{Spot, refused, total_len};
 use crate::{
     Claim, DataSearch, Device, DeviceError, DeviceErrorKind, DeviceStats, DoneFuture, IoClass, IoFuture,
     IoOp, Occupancy, RecentCosts, SharedDevice,

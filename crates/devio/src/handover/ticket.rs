@@ -3,7 +3,7 @@
 //!
 //! Dropping the [`Ticket`] detaches the operation: its result is dropped on arrival.
 
-use crate::sync::{Arc, Mutex};
+use crate::handover::sync::{Arc, Mutex};
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;

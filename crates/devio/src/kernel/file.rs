@@ -1,11 +1,11 @@
 //! An opened file or block device: the part that both real backends share.
 
-use crate::check::{Spot, check, check_range, total_len};
 use crate::device::IoBufs;
-use crate::limits::check_file_bytes;
-use crate::meter::Meter;
-use crate::ticket::Ticket;
-use crate::transfer::{Step, Transfer, kind_of};
+use crate::duties::check::{Spot, check, check_range, total_len};
+use crate::duties::meter::Meter;
+use crate::handover::ticket::Ticket;
+use crate::kernel::transfer::{Step, Transfer, kind_of};
+use crate::process::limits::check_file_bytes;
 use crate::{
     Completion, DataSearch, Device, DeviceError, DeviceErrorKind, DeviceStats, DoneFuture, IoBuf, IoClass,
     IoFuture, IoOp, Kept, Occupancy, Owner, RecentCosts,

@@ -9,8 +9,8 @@
 //! **Locking.** The lock on [`ReapedBy`] is held while a pass reaps, but not while operations are completed:
 //! a completion may drop the device's last handle, and thereby end the reaping that it is part of.
 
-use crate::uring_core::{Pass, UringCore};
-use crate::{Kept, Owner};
+use crate::kernel::uring::core::{Pass, UringCore};
+use crate::{Kept, Owner, Reap};
 use parking_lot::Mutex;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,20 +18,6 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-
-/// Who reaps io_uring's completions.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Reap {
-    /// A thread of the device. Works under any executor.
-    #[default]
-    Thread,
-    /// The reactor of the tokio runtime in whose context the device is opened: saves two wake-ups per read
-    /// that a task waits for. That runtime must run whenever operations are awaited, on any runtime; a thread
-    /// takes over when it ends. Outside a runtime, in one without I/O, and in a program built with `panic =
-    /// "abort"` (the only way to detect a runtime's I/O is to catch a panic), this is the same as `Thread`.
-    /// That panic is not reported: the panic hook is replaced for as long as the query takes.
-    Reactor,
-}
 
 /// The device's half; ends the reaping.
 #[derive(Debug)]

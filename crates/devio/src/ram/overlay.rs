@@ -3,7 +3,7 @@
 //! A store opened over such devices recovers in memory and leaves its files as they are.
 
 use crate::device::{IoBufs, SharedDevice};
-use crate::metered::{Metered, RawDevice, RawDone, RawTransfer};
+use crate::duties::metered::{Metered, RawDevice, RawDone, RawTransfer};
 use crate::{BUF_ALIGN, DeviceErrorKind, IoBuf, IoClass};
 use parking_lot::Mutex;
 use std::collections::HashMap;

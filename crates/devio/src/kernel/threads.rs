@@ -4,10 +4,10 @@
 //! nothing to do, and end with the device, after its last operation. Operations wait in order of class; the
 //! queue holds callers' buffers, so the callers' memory bounds it.
 
-use crate::file::{Issuer, RawFile};
-use crate::queue::RankQueue;
-use crate::ticket::{Promise, Ticket, ticket};
-use crate::transfer::Transfer;
+use crate::handover::ticket::{Promise, Ticket, ticket};
+use crate::kernel::file::{Issuer, RawFile};
+use crate::kernel::queue::RankQueue;
+use crate::kernel::transfer::Transfer;
 use crate::{Completion, DeviceErrorKind, IoOp};
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::{FallocateFlags, fallocate, fdatasync};

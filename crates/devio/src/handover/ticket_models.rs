@@ -9,7 +9,7 @@
 //! operation as abandoned that only has no waker yet.
 
 use crate::IoBuf;
-use crate::ticket::{Promise, ticket};
+use crate::handover::ticket::{Promise, ticket};
 use loom::cell::UnsafeCell;
 use loom::future::block_on;
 use loom::thread;
@@ -26,7 +26,7 @@ fn model(run: impl Fn() + Send + Sync + 'static) {
     builder.check(run);
 }
 
-fn poll_once<T>(ticket: Pin<&mut crate::ticket::Ticket<T>>, waker: &Waker) -> Poll<T> {
+fn poll_once<T>(ticket: Pin<&mut crate::handover::ticket::Ticket<T>>, waker: &Waker) -> Poll<T> {
     ticket.poll(&mut Context::from_waker(waker))
 }
 

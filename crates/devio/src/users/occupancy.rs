@@ -4,7 +4,7 @@
 //! was dropped. A dropped store therefore releases its devices (and the locks on them) when its last
 //! operation has ended.
 
-use crate::changes::Changes;
+use crate::users::changes::Changes;
 use parking_lot::Mutex;
 use std::any::Any;
 use std::sync::Arc;

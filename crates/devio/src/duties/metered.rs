@@ -8,9 +8,9 @@
 //! because its future is polled once inside the call. It continues when its future is dropped, because a task
 //! of the runtime finishes it.
 
-use crate::check::{Spot, check, check_range, refused, total_len};
 use crate::device::IoBufs;
-use crate::meter::Meter;
+use crate::duties::check::{Spot, check, check_range, refused, total_len};
+use crate::duties::meter::Meter;
 use crate::{
     Claim, Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, DoneFuture, InFlight, IoClass,
     IoFuture, IoOp, Occupancy, RecentCosts,

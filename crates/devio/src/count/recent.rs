@@ -6,7 +6,7 @@
 //! sample, and its pages share its time. Recording a sample takes one array element and a few additions,
 //! without a lock. Samples of more than 65,535 µs are ignored.
 
-use crate::class::{Counter, IoClass};
+use crate::count::class::{Counter, IoClass};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 

@@ -11,7 +11,7 @@
 //!   submitting thread, the reaper wakes, and the reaper wakes the task.
 //! - **The tokio reactor** of the runtime that opened the device: the ring announces completions through an
 //!   eventfd, and a task of the runtime reaps. The submitting thread usually waits in that reactor, so one
-//!   wake-up remains. When the runtime ends before the device, a thread takes over (`uring_reap`).
+//!   wake-up remains. When the runtime ends before the device, a thread takes over (`reap`).
 //!
 //! An idle device takes no CPU time either way.
 //!
@@ -35,14 +35,18 @@
 //! the one that opened the device shares its ring, and leaves it alone.
 //!
 //! **Locking.** Submitters and the reaper take the lock on the operations; promises are completed after its
-//! release. The reaping lock (`uring_reap`) comes before it.
+//! release. The reaping lock (`reap`) comes before it.
 
-use crate::file::{Issuer, RawFile};
-use crate::ticket::Ticket;
-use crate::transfer::Transfer;
-use crate::uring_core::{Pass, UringCore};
-use crate::uring_reap::Reaping;
-use crate::uring_ring::Ring;
+mod core;
+mod reap;
+mod ring;
+
+use crate::handover::ticket::Ticket;
+use crate::kernel::file::{Issuer, RawFile};
+use crate::kernel::transfer::Transfer;
+use crate::kernel::uring::core::{Pass, UringCore};
+use crate::kernel::uring::reap::Reaping;
+use crate::kernel::uring::ring::Ring;
 use crate::{Completion, OpenOptions};
 use std::io;
 use std::ptr::NonNull;
@@ -70,7 +74,7 @@ impl Uring {
 
 #[cfg(test)]
 impl Uring {
-    pub(crate) fn refused(&self) -> &crate::uring_ring::Refused {
+    pub(crate) fn refused(&self) -> &crate::kernel::uring::ring::Refused {
         &self.core.ring.refused
     }
 }

@@ -1,10 +1,10 @@
 //! A device's counters.
 
 use crate::DeviceErrorKind;
-use crate::class::{Counter, IoClass};
-use crate::histogram::{BUCKETS, TimeHistogram, bucket_of};
-use crate::recent::{Recent, RecentCosts};
-use crate::stats::{ClassStats, DeviceStats, DirStats, ErrorCounts, RetryCounts};
+use crate::count::class::{Counter, IoClass};
+use crate::count::histogram::{BUCKETS, TimeHistogram, bucket_of};
+use crate::count::recent::{Recent, RecentCosts};
+use crate::count::stats::{ClassStats, DeviceStats, DirStats, ErrorCounts, RetryCounts};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -1,11 +1,11 @@
 //! The operations of a ring: which the kernel has, which wait for a slot, and how they end.
 
-use crate::file::RawFile;
-use crate::queue::RankQueue;
-use crate::threads::{Job, ThreadPool};
-use crate::ticket::{Promise, Ticket, ticket};
-use crate::transfer::Transfer;
-use crate::uring_ring::{Pusher, Reaper, Ring, Segments, WAKE};
+use crate::handover::ticket::{Promise, Ticket, ticket};
+use crate::kernel::file::RawFile;
+use crate::kernel::queue::RankQueue;
+use crate::kernel::threads::{Job, ThreadPool};
+use crate::kernel::transfer::Transfer;
+use crate::kernel::uring::ring::{Pusher, Reaper, Ring, Segments, WAKE};
 use crate::{Completion, DeviceErrorKind, IoOp};
 use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
@@ -476,7 +476,7 @@ mod tests {
         }
     }
 
-    type UringDevice = crate::file::FileDevice<crate::uring::Uring>;
+    type UringDevice = crate::kernel::file::FileDevice<crate::kernel::uring::Uring>;
 
     /// A device over a ring of its own; `None` without io_uring.
     fn uring(depth: u32) -> Option<(tempfile::TempDir, UringDevice)> {
@@ -491,7 +491,7 @@ mod tests {
         let fd = std::fs::File::options().read(true).write(true).open(&path).unwrap().into();
         let file = Arc::new(RawFile::new(fd, "device".into(), 512, false, PAGES * PAGE as u64, None));
         let options = OpenOptions { reap, ..options };
-        let device = crate::file::FileDevice(crate::uring::Uring::new(&file, &options).ok()?);
+        let device = crate::kernel::file::FileDevice(crate::kernel::uring::Uring::new(&file, &options).ok()?);
         Some((folder, device))
     }
 

@@ -6,8 +6,8 @@
 use crate::DeviceErrorKind;
 use crate::IoClass;
 use crate::device::IoBufs;
-use crate::image::Image;
-use crate::metered::{Metered, RawDevice, RawDone, RawTransfer};
+use crate::duties::metered::{Metered, RawDevice, RawDone, RawTransfer};
+use crate::ram::image::Image;
 use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
