@@ -9,7 +9,7 @@ use std::path::PathBuf;
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = std::env::args().nth(1).map_or_else(|| PathBuf::from("target/quickstart"), PathBuf::from);
 
-    // 8 MiB of memory over 64 MiB of SSD cache; the rest is on the HDD. Here all are files in `dir`.
+    // 8 MiB of memory over 64 MiB of SSD cache. Here SSD and HDD are files in `dir`.
     let store = PageStore::builder().directory(&dir).pool_bytes(8 << 20).ssd_bytes(64 << 20).open().await?;
     let space = match store.spaces().find("greetings") {
         Some(space) => space,

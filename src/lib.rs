@@ -14,7 +14,7 @@
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let temporary = tempfile::tempdir()?;
 //! # let dir = temporary.path();
-//! // 8 MiB of memory over 64 MiB of SSD cache; the rest is on the HDD. Here all are files in `dir`.
+//! // 8 MiB of memory over 64 MiB of SSD cache. Here SSD and HDD are files in `dir`.
 //! let store = PageStore::builder().directory(dir).pool_bytes(8 << 20).ssd_bytes(64 << 20).open().await?;
 //! let space = store.spaces().create("greetings").await?;
 //!
@@ -97,8 +97,8 @@
 //!   counts, to estimate what an SSD copy would save.
 //! - **Recovery LSN**: the first LSN that a page got since it was last clean; redo needs the log from there.
 //! - **Retired**: of a slot: given up, and free once a newer version of its page is durable elsewhere.
-//! - **Ring**: the doublewrite ring, a small area on the SSD, or in a file of its own. Pages pass through it
-//!   on their way home, so that a torn write can be repaired.
+//! - **Ring**: the doublewrite ring, a small area on the SSD, in a file of its own, or on the HDD beside the
+//!   manifest. Pages pass through it on their way home, so that a torn write can be repaired.
 //! - **Slot**: the room of one page on the SSD.
 //! - **Space**: a named group of pages, numbered from 0.
 //! - **Stamp**: the number of a physical write of a page, larger than that of each earlier one. Of two copies

@@ -106,8 +106,8 @@ pub enum OpenError {
         /// The other option that names it.
         other: &'static str,
     },
-    /// The store cannot have exclusive use of the file or block device, not even with `force`: overwriting it
-    /// would destroy its user's data.
+    /// The store cannot have exclusive use of the file or block device, whatever
+    /// [`Create`](crate::options::Create) allows: overwriting it would destroy its user's data.
     #[error("{device}: this store cannot use it exclusively: {why}; release it first", device = .device.display())]
     DeviceInUse {
         /// Its path, or the name of a ready-made device.

@@ -235,7 +235,7 @@ impl Areas {
         let written = async {
             self.device().grow(HEAD_BYTES + 2 * area_bytes)?;
             if current.is_none() {
-                // `force` may have allowed other data there, which would pass for damaged headers.
+                // Other data may have been allowed there, which would pass for damaged headers.
                 self.write(HEADERS_AT, &[0; 4 * tail::BLOCK], seen).await?;
                 let begun = Header { save: 0, area_bytes, size: 0 };
                 self.write(headers_at(1), &begun.encode().repeat(2), seen).await?;

@@ -94,7 +94,8 @@ mod tests {
             assert_eq!((name.parse(), name.to_uppercase().parse()), (Ok(*policy), Ok(*policy)));
             assert!(SsdPolicy::known().contains(&name), "{name}");
         }
-        let pools = ["cfdc-75", "cflru-1", "ref-100", "cfdc:cluster=1", "ref-75:cluster=8", "sawc:cluster=65536"];
+        let pools =
+            ["cfdc-75", "cflru-1", "ref-100", "cfdc:cluster=1", "ref-75:cluster=8", "sawc:cluster=65536"];
         for text in pools {
             assert_eq!(pool(text).map(|policy| policy.to_string()).as_deref(), Some(text));
         }

@@ -6,8 +6,8 @@ use std::io::Write;
 /// for want of `what`, and `why`.
 ///
 /// # Panics
-/// Where `CI` is set, unless `PAGETIER_MAY_SKIP`, a list with commas, has `what`: a machine that lost its loop
-/// devices would otherwise pass all that needs them.
+/// Where `CI` is set, unless `PAGETIER_MAY_SKIP`, a list with commas, has `what`: a machine that lost its
+/// loop devices would otherwise pass all that needs them.
 pub fn skipped(what: &str, why: &str) {
     let _ = std::io::stderr().write_all(format!("\nSKIPPED: no {what}: {why}\n").as_bytes());
     let may = std::env::var("PAGETIER_MAY_SKIP").unwrap_or_default();

@@ -172,8 +172,14 @@ impl Built {
                 child.kill().and_then(|()| child.wait()).map_err(failed)?;
                 break None;
             }
-            std::thread::sleep(Duration::from_millis(20));
+            pause(Duration::from_millis(20));
         };
         Ok((ended, reader.join().unwrap_or_default()))
     }
+}
+
+/// Waits, where no runtime runs.
+#[expect(clippy::disallowed_methods, reason = "no task of a runtime waits here")]
+fn pause(time: Duration) {
+    std::thread::sleep(time);
 }

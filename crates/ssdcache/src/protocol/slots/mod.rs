@@ -2,8 +2,8 @@
 //!
 //! I1 (newest survives): a slot is given out for writing only when it is free ([`alloc`]), and it becomes
 //! free ([`Slots::release`]) only when its page's newest version is durable elsewhere. I2 (zone): only slots
-//! of the zone of every checkpoint that a crash could find are given out ([`Slot::writable`]). The journal is
-//! responsible for I3 (no resurrection).
+//! of the zone of every checkpoint that a crash could find are given out (`SlotTable::writable`). The journal
+//! is responsible for I3 (no resurrection).
 //!
 //! [`Slots::validate`] recounts.
 
