@@ -79,7 +79,7 @@ pub fn main(open: OpenDevice) -> ExitCode {
         error.exit()
     });
     // What a scrub finds is the result of the command, which it prints once.
-    cli.log.install_or("warn,pagetier_ssdcache::exec::scrub=off");
+    cli.log.install_or("warn,pagetier_ssdcache::exec::read::scrub=off");
     let (json, in_use) = (cli.json, running::if_in_use(&cli.command));
     let is_one_result = !matches!(cli.command, Command::Top { .. });
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
