@@ -21,7 +21,7 @@ use super::page_store::PageStore;
 /// assert_eq!(store.spaces().list()[0].name, "orders");
 /// // Say how the space is used, free pages, and return their room.
 /// store.spaces().set_hints(space, SpaceHints::new().never_to_ssd(true))?;
-/// assert!(store.spaces().hints(space)?.never_to_ssd);
+/// assert!(store.spaces().list()[0].hints.never_to_ssd);
 /// store.allocate(space).await?;
 /// store.spaces().sync(space).await?; // durable, without the pages of other spaces
 /// assert_eq!(store.free((space, 0..u32::MAX)).await?, 1);
@@ -41,7 +41,7 @@ pub struct Spaces<'a>(pub(crate) &'a PageStore);
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let temporary = tempfile::tempdir()?;
-/// use pagetier::{DrainOptions, PageStore, SsdMode, SsdState};
+/// use pagetier::{DrainOptions, PageStore, SsdMode, stats::SsdState};
 ///
 /// # let builder = PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
 /// let store = builder.open().await?;

@@ -35,7 +35,8 @@ pub enum EmulatedClock {
 /// fire in turn.
 ///
 /// ```
-/// use pagetier_devio::{EmulatedClock, EmulatedDevice, IoBuf, IoClass, MemoryDevice, DeviceModel, VirtualClock, Device};
+/// use pagetier_devio::{Device, IoBuf, IoClass, MemoryDevice};
+/// use pagetier_testing::{DeviceModel, EmulatedClock, EmulatedDevice, VirtualClock};
 /// use std::{future::Future, pin::pin, sync::Arc, task::{Context, Waker}};
 ///
 /// let clock = VirtualClock::new();
