@@ -4,9 +4,9 @@
 //! A process is its own client here: the tests start this program again where another owner is needed.
 
 use pagetier::{PageId, PageStore};
-use pagetier_testing::conformance::{Growth, check_device};
 use pagetier_devio::{Device, DeviceErrorKind, IoBuf, IoBufs, IoClass, SharedDevice};
 use pagetier_rbd::{Cluster, ConnectOptions, ImageName, ImageOptions, RbdDevice, RbdError};
+use pagetier_testing::conformance::{Growth, check_device};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
@@ -251,7 +251,10 @@ async fn a_snapshot_is_read_while_its_image_is_in_use() {
         async |name: &ImageName| cluster.open(name.clone(), ImageOptions::default().read_only(true)).await;
     let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let on = |dir: &tempfile::TempDir| {
-        PageStore::builder().directory(dir.path()).manifest(pagetier::options::OnHdd::default()).pool_bytes(4 << 20)
+        PageStore::builder()
+            .directory(dir.path())
+            .manifest(pagetier::options::OnHdd::default())
+            .pool_bytes(4 << 20)
     };
     let homes = open(&cluster, &name).await.unwrap();
     let store = on(&dir).hdd(Arc::new(homes)).ssd_bytes(0).open().await.unwrap();

@@ -340,7 +340,9 @@ impl File {
         match bytes.cmp(&length.bytes) {
             std::cmp::Ordering::Less => self.cut(bytes)?,
             // Now, where it can be refused, rather than at a write in the middle of a commit.
-            std::cmp::Ordering::Greater => self.store.block_on(self.store.spaces().reserve(self.space, pages))?,
+            std::cmp::Ordering::Greater => {
+                self.store.block_on(self.store.spaces().reserve(self.space, pages))?
+            }
             std::cmp::Ordering::Equal => {}
         }
         length.bytes = bytes;

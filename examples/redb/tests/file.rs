@@ -1,9 +1,9 @@
 //! The file against a model, with crashes; a killed redb, of whose commits none is lost.
 
 use pagetier::{Builder, MemoryManifest, PageSize, PageStore, blocking};
-use pagetier_testing::{SimDevice, SimPower};
 use pagetier_example_redb::file::File;
 use pagetier_example_redb::kills::killed;
+use pagetier_testing::{SimDevice, SimPower};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::path::Path;

@@ -1,9 +1,9 @@
 //! SQLite in a store beside SQLite in memory; after kills, power cuts and on a full disk.
 
 use pagetier::{MemoryManifest, PageStore, blocking, device::MemoryDevice};
-use pagetier_testing::{SimDevice, SimPower};
 use pagetier_example_redb::kills::{killed, rounds};
 use pagetier_example_sqlite::vfs::{Journals, Registered, register};
+use pagetier_testing::{SimDevice, SimPower};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
@@ -170,8 +170,7 @@ fn a_power_cut_takes_no_commit() {
         let [hdd, ssd] = devices.map(Arc::new);
         let manifest = Arc::new(MemoryManifest::default());
         let builder = |hdd: &Arc<SimDevice>, ssd: &Arc<SimDevice>, manifest: &Arc<MemoryManifest>| {
-            let builder =
-                PageStore::builder().in_memory(Arc::clone(manifest)).hdd(Arc::clone(hdd));
+            let builder = PageStore::builder().in_memory(Arc::clone(manifest)).hdd(Arc::clone(hdd));
             builder.ssd(Arc::clone(ssd)).ssd_bytes(2 << 20).pool_bytes(2 << 20)
         };
         let known = Known::new(builder(&hdd, &ssd, &manifest), Journals::InTheStore);

@@ -1,9 +1,9 @@
 //! turso in a store: after crashes and kills, and on a full disk.
 
 use pagetier::{PageSize, PageStore, blocking, device::MemoryDevice};
-use pagetier_testing::{SimDevice, SimPower};
 use pagetier_example_redb::kills::killed;
 use pagetier_example_turso::Spaces;
+use pagetier_testing::{SimDevice, SimPower};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
