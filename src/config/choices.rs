@@ -140,7 +140,9 @@ pub enum Create {
     #[default]
     OnBlank,
     /// Even on devices that hold data or another store; an existing store's new SSD may hold such, too. A
-    /// block device that is mounted or otherwise in use is always refused.
+    /// block device that is mounted or otherwise in use is always refused. Use it for one opening, not as a
+    /// standing option: where the store's directory is missing, for example not mounted, it creates a new
+    /// store over the old one's devices.
     Overwriting,
 }
 

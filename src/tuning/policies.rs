@@ -87,6 +87,9 @@ impl Policies<'_> {
     /// the HDD's versions remain so until they are written again or drained
     /// ([`Ssd::drain`](crate::Ssd::drain)).
     ///
+    /// The sizes are those of the new name: `cac` has the default zone and outqueue, whatever the policy
+    /// before had. For a longer outqueue the pool gives up frames, which waits for guards: hold none.
+    ///
     /// Flushes the HDD and writes a map checkpoint; meanwhile reads continue and writes wait. On a store
     /// whose SSD is off, the policy applies once an SSD is in use. The store's next opening uses the
     /// builder's policy. Cancel-safe: a switch that has begun completes.
