@@ -63,6 +63,7 @@ async fn a_device_with_data_further_in_is_refused() {
 async fn force_accepts_a_foreign_device_and_a_blank_one_needs_none() {
     for (device, create) in [
         (used_by_others("other"), Create::Overwriting),
+        (used_by_others("other"), Create::NeverOverwritingSsd),
         (Arc::new(SimDevice::new("blank", 4 << 20, 5, &SimPower::new())), Create::OnBlank),
     ] {
         let (_fixture, store) = switched_off(&device, create).await;
@@ -73,6 +74,16 @@ async fn force_accepts_a_foreign_device_and_a_blank_one_needs_none() {
         assert!(store.stats().ssd.pages > 0);
         store.close().await.unwrap();
     }
+}
+
+/// A directory that is not mounted must not cost the store its HDD.
+#[tokio::test]
+async fn overwriting_an_ssd_creates_no_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let builder = || Builder::default().directory(dir.path()).create(Create::NeverOverwritingSsd);
+    let opened = builder().open().await;
+    assert!(matches!(opened, Err(OpenError::NotFound { .. })), "{opened:?}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
 /// Off and on, it has its size, ring and slots, whatever the options of this opening say of them: nothing.

@@ -135,14 +135,16 @@ impl OnHdd {
 pub enum Create {
     /// Not at all: [`OpenError::NotFound`](crate::OpenError::NotFound).
     Never,
+    /// Not at all, but an existing store's new SSD may hold data or another store's.
+    NeverOverwritingSsd,
     /// On devices that are zero where file systems, arrays and partition tables keep their labels: the first
     /// and last MiB, and btrfs' inner copies.
     #[default]
     OnBlank,
     /// Even on devices that hold data or another store; an existing store's new SSD may hold such, too. A
-    /// block device that is mounted or otherwise in use is always refused. Use it for one opening, not as a
-    /// standing option: where the store's directory is missing, for example not mounted, it creates a new
-    /// store over the old one's devices.
+    /// block device that is mounted or otherwise in use is always refused. Where the store's directory is
+    /// missing, for example not mounted, it creates a new store over the old one's devices: for a store that
+    /// exists, use [`Create::NeverOverwritingSsd`].
     Overwriting,
 }
 

@@ -44,12 +44,12 @@ impl Config {
 
     /// Whether the opening may create a store, and files.
     pub(crate) fn creates(&self) -> bool {
-        self.options.create != Create::Never
+        matches!(self.options.create, Create::OnBlank | Create::Overwriting)
     }
 
-    /// Whether a creation may overwrite data.
+    /// Whether what is formatted may hold data.
     pub(crate) fn overwrites(&self) -> bool {
-        self.options.create == Create::Overwriting
+        matches!(self.options.create, Create::NeverOverwritingSsd | Create::Overwriting)
     }
 
     /// The bytes of the SSD to use.

@@ -225,7 +225,7 @@ pub enum OpenError {
         needed: u64,
     },
     /// A device holds another program's data. Only
-    /// [`Create::Overwriting`](crate::options::Create::Overwriting) overwrites it.
+    /// an overwriting [`Create`](crate::options::Create) overwrites it.
     #[error("{device}: it holds data that is not Pagetier's; blank it, or name another one")]
     Foreign {
         /// Its path, or the name of a ready-made device.

@@ -145,7 +145,7 @@ impl Config {
             Err(error) => error,
         };
         // Accepting a loss gives up what an SSD of this store held. It does not permit overwriting a foreign
-        // device, which needs `Create::Overwriting`. (Never of a new store: such an SSD was formatted above.)
+        // device, which needs an overwriting `Create`. (A new store's SSD was formatted above.)
         let given_up = self.options.accept_ssd_loss && (ours || blank || self.overwrites());
         // An older manifest is no loss of the SSD: the SSD is the newer one, and formatting it would destroy
         // the truth.
