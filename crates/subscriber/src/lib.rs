@@ -6,7 +6,9 @@
 
 use clap::{Args, ValueEnum};
 use std::io::IsTerminal;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Whether `name` is that of a device which is neither a file nor a block device, such as `rbd:POOL/IMAGE`. A
 /// path with a colon has a slash before it, as `./a:b`.
@@ -41,18 +43,34 @@ impl LogArgs {
 
     /// The same, with another selection for when `RUST_LOG` has none.
     pub fn install_or(&self, usual: &str) {
-        // A directive that cannot be parsed is reported on standard error, and the others hold: a wrong
-        // variable of the environment must not keep a store from being repaired.
-        let selection = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
+        let selection = std::env::var("RUST_LOG").unwrap_or_default();
         let selection = if selection.is_empty() { usual } else { &selection };
-        let builder = tracing_subscriber::fmt()
-            .with_env_filter(EnvFilter::builder().parse_lossy(selection))
+        let printed = tracing_subscriber::fmt::layer()
             .with_writer(std::io::stderr)
             .with_ansi(std::io::stderr().is_terminal());
-        // An error means that the program has a subscriber already, which is as good.
-        let _ = match self.log {
-            LogFormat::Text => builder.try_init(),
-            LogFormat::Json => builder.json().flatten_event(true).try_init(),
+        let printed = match self.log {
+            LogFormat::Text => printed.boxed(),
+            LogFormat::Json => printed.json().flatten_event(true).boxed(),
         };
+        // An error means that the program has a subscriber already, which is as good.
+        let _ = tracing_subscriber::registry().with(printed.with_filter(selected(selection))).try_init();
     }
+}
+
+/// The events that `selection` names. A directive that cannot be parsed is reported on standard error, and the
+/// others hold: a wrong variable of the environment must not keep a store from being repaired.
+fn selected(selection: &str) -> Targets {
+    let mut all = Targets::new();
+    for directive in selection.split(',').map(str::trim).filter(|directive| !directive.is_empty()) {
+        match directive.parse::<Targets>() {
+            Ok(one) => {
+                all = match one.default_level() {
+                    Some(level) => all.with_default(level),
+                    None => all.with_targets(one),
+                }
+            }
+            Err(error) => eprintln!("RUST_LOG: ignoring '{directive}': {error}"),
+        }
+    }
+    all
 }
