@@ -7,31 +7,24 @@
 
 use pagetier::OpenError;
 use pagetier_kv::{Kv, KvError, Options};
+use pagetier_testing::kills::{self, Known};
 use pagetier_wal::WalError;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const KEYS: u32 = 800;
 const TASKS: u32 = 4;
 const ROUNDS: u64 = 4;
-const DIRECTORY: &str = "PAGETIER_KV_KILL_DIRECTORY";
-const RECOVERED: &str = "PAGETIER_KV_KILL_RECOVERED";
-const SEED: &str = "PAGETIER_KV_KILL_SEED";
 
-/// The approximate time of an opening with recovery, in microseconds.
-const OPENING_US: u64 = 80_000;
+/// The tests that are killed.
+const WRITER: &str = "the_writer_that_is_killed";
+const RECOVERY: &str = "the_recovery_that_is_killed";
 
-/// Per key: the last version that was confirmed, and the last one begun.
-#[derive(Clone, Copy, Default)]
-struct Known {
-    durable: u32,
-    begun: u32,
-}
+/// The approximate time that it takes to open the store with recovery.
+const OPENING: Duration = Duration::from_millis(80);
 
 /// The store whose log suffices once its SSD is lost, which happens to it now and then.
 const SURVIVES: &str = "survives";
@@ -95,19 +88,13 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
-/// Prints one line in one system call, so that it is complete before the kill.
-fn say(line: String) {
-    std::io::stdout().write_all(format!("\n@{line}\n").as_bytes()).unwrap();
-}
-
 /// Not a test by itself: the process to be killed.
 #[test]
 fn the_writer_that_is_killed() {
-    let (Some(directory), Ok(seed)) = (std::env::var_os(DIRECTORY), std::env::var(SEED)) else { return };
-    let seed: u64 = seed.parse().unwrap();
+    let Some((directory, seed)) = kills::part(WRITER) else { return };
     runtime().block_on(async move {
-        let kv = Arc::new(open(Path::new(&directory)).await);
-        say("ready".into());
+        let kv = Arc::new(open(&directory).await);
+        kills::say("ready");
         let writers: Vec<_> = (0..TASKS)
             .map(|task| tokio::spawn(write(Arc::clone(&kv), seed * 31 + u64::from(task), task)))
             .collect();
@@ -120,15 +107,9 @@ fn the_writer_that_is_killed() {
 /// Not a test by itself: the recovery to be killed.
 #[test]
 fn the_recovery_that_is_killed() {
-    let Some(directory) = std::env::var_os(RECOVERED) else { return };
-    runtime().block_on(async move {
-        say("opening".into());
-        let kv = open(Path::new(&directory)).await;
-        say("opened".into());
-        // Wait for the kill.
-        std::future::pending::<()>().await;
-        drop(kv);
-    });
+    if let Some((directory, _)) = kills::part(RECOVERY) {
+        runtime().block_on(kills::open_and_wait(open(&directory)));
+    }
 }
 
 fn version_of(value: Option<&[u8]>) -> Option<u32> {
@@ -151,7 +132,7 @@ async fn write(kv: Arc<Kv>, seed: u64, task: u32) {
             let number = rng.random_range(0..KEYS / TASKS) * TASKS + task;
             let version = versions[number as usize] + 1;
             versions[number as usize] = version;
-            say(format!("begun {number} {version}"));
+            kills::begun(number, version);
             match (value(number, version), unsynced) {
                 (Some(value), false) => kv.put(&key(number), &value).await.unwrap(),
                 (Some(value), true) => drop(kv.put_unsynced(&key(number), &value).await.unwrap()),
@@ -161,75 +142,14 @@ async fn write(kv: Arc<Kv>, seed: u64, task: u32) {
             if unsynced {
                 changed.push((number, version));
             } else {
-                say(format!("durable {number} {version}"));
+                kills::durable(number, version);
             }
         }
         kv.sync().await.unwrap();
         for (number, version) in changed {
-            say(format!("durable {number} {version}"));
+            kills::durable(number, version);
         }
     }
-}
-
-fn spawn(test: &str, variable: &str, directory: &Path, seed: u64) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        .env(variable, directory)
-        .env(SEED, seed.to_string())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap()
-}
-
-/// Runs the writer and kills it after a random time.
-fn run_and_kill(directory: &Path, seed: u64, known: &mut [Known]) {
-    let mut rng = SmallRng::seed_from_u64(seed);
-    let mut writer = spawn("the_writer_that_is_killed", DIRECTORY, directory, seed);
-    let lines = BufReader::new(writer.stdout.take().unwrap()).lines();
-    let mut kill_at = None;
-    // Occasionally kill it during the opening.
-    if rng.random_bool(0.15) {
-        std::thread::park_timeout(Duration::from_millis(rng.random_range(0..60)));
-        writer.kill().unwrap();
-    }
-    for line in lines {
-        let Ok(line) = line else { break };
-        let Some(line) = line.strip_prefix('@') else { continue };
-        let mut words = line.split(' ');
-        let what = words.next().unwrap_or_default();
-        let numbers: Vec<u32> = words.filter_map(|word| word.parse().ok()).collect();
-        match (what, &numbers[..]) {
-            ("begun", [number, version]) => known[*number as usize].begun = *version,
-            ("durable", [number, version]) => known[*number as usize].durable = *version,
-            ("ready", _) => {
-                kill_at = Some(Instant::now() + Duration::from_millis(rng.random_range(5..500)));
-            }
-            _ => {}
-        }
-        if kill_at.is_some_and(|at| Instant::now() >= at) {
-            kill_at = None;
-            // SIGKILL.
-            writer.kill().unwrap();
-        }
-    }
-    let ended = writer.wait().unwrap();
-    assert!(!ended.success() && ended.code().is_none(), "the writer ended by itself: {ended}");
-}
-
-/// Opens the store in another process and kills that process within the time that an opening takes. Returns
-/// true if the store was not yet open.
-fn kill_a_recovery(directory: &Path, seed: u64) -> bool {
-    let mut rng = SmallRng::seed_from_u64(seed);
-    let mut opener = spawn("the_recovery_that_is_killed", RECOVERED, directory, seed);
-    let mut lines = BufReader::new(opener.stdout.take().unwrap()).lines().map_while(Result::ok);
-    let began = lines.by_ref().any(|line| line.starts_with("@opening"));
-    assert!(began, "the opener ended by itself");
-    std::thread::park_timeout(Duration::from_micros(rng.random_range(0..OPENING_US)));
-    opener.kill().unwrap();
-    let opened = lines.any(|line| line.starts_with("@opened"));
-    let ended = opener.wait().unwrap();
-    assert!(!ended.success() && ended.code().is_none(), "the opener ended by itself: {ended}");
-    !opened
 }
 
 async fn check(directory: &Path, known: &mut [Known], close: bool, openings: &mut Vec<Duration>) -> u64 {
@@ -243,12 +163,6 @@ async fn check(directory: &Path, known: &mut [Known], close: bool, openings: &mu
         let version = match version_of(found.as_deref()) {
             Some(version) => {
                 assert!(found == value(number, version), "key {number} mixes versions");
-                assert!(
-                    (known.durable..=known.begun).contains(&version),
-                    "key {number} has version {version}: {} was confirmed, {} the last begun",
-                    known.durable,
-                    known.begun
-                );
                 version
             }
             // The key is absent: a version without a value must be among the allowed ones.
@@ -257,7 +171,7 @@ async fn check(directory: &Path, known: &mut [Known], close: bool, openings: &mu
                 absence.unwrap_or_else(|| panic!("key {number} of version {} is lost", known.durable))
             }
         };
-        *known = Known { durable: version, begun: version };
+        known.found(format_args!("key {number}"), version);
     }
     if close {
         kv.close().await.unwrap();
@@ -276,21 +190,16 @@ fn a_log_for_the_loss_of_the_ssd_stays_within_its_limit_and_suffices_however_the
 }
 
 fn kill_again_and_again(name: &str) {
-    let rounds =
-        std::env::var("PAGETIER_KILL_ROUNDS").map_or(ROUNDS, |n| n.parse().expect("a number of rounds"));
+    let rounds = kills::rounds(ROUNDS);
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let store = directory.path().join(name);
     let mut known = vec![Known::default(); KEYS as usize];
     let (mut recoveries, mut cut, mut entries, mut longest) = (0, 0, 0, 0);
     let mut openings = Vec::new();
     for round in 0..rounds {
-        run_and_kill(&store, round, &mut known);
-        if round % 3 == 1 {
-            for again in 0..=round % 2 + round % 5 % 2 {
-                recoveries += 1;
-                cut += u64::from(kill_a_recovery(&store, round * 7 + again));
-            }
-        }
+        kills::write_and_kill(WRITER, (&store, round), 5..500, &mut known);
+        let (again, cut_now) = kills::kill_recoveries(RECOVERY, (&store, round), OPENING);
+        (recoveries, cut) = (recoveries + again, cut + cut_now);
         longest = longest.max(log_bytes(&store));
         // The openings of the others are compared.
         let loses = name == SURVIVES && round % 8 == 3;

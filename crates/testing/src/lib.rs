@@ -4,6 +4,7 @@
 //! | for tests of | there is |
 //! | --- | --- |
 //! | a store or an engine under crashes and faults | [`SimDevice`]: memory with a volatile write cache, power cuts and faults, deterministic by seed |
+//! | an engine in real processes | [`kills`]: a process that is killed while it works or recovers, and what must be there afterwards |
 //! | code that writes files | [`SimFiles`]: a file system that loses what was not synced |
 //! | speed, in real or virtual time | [`EmulatedDevice`]: another device with the timing of a [`DeviceModel`] |
 //! | a device of your own | [`conformance::check_device`] |
@@ -16,6 +17,7 @@
 pub mod conformance;
 mod emulated;
 pub mod hostile;
+pub mod kills;
 pub mod placement;
 mod sim;
 mod skip;
