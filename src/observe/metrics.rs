@@ -8,6 +8,8 @@ use crate::store::stats::Stats;
 use metrics::{counter, describe_counter, describe_gauge, gauge};
 use pagetier_devio::{DeviceStats, DirStats, IoClass};
 use rustc_hash::FxHashMap;
+use serde::Serialize;
+use serde_json::Value;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -105,34 +107,21 @@ fn publish_stats(counters: &mut Counters<'_>, s: &StatsSummary) {
     counters.set("pagetier_pool_hits_total", &[], p.hits);
     counters.set("pagetier_pool_misses_total", &[], p.misses);
     gauge!("pagetier_pool_frames", "store" => store.clone()).set(s.pool.frames as f64);
-    let pool = [
-        ("load_ssd", p.loads_ssd),
-        ("load_hdd", p.loads_hdd),
-        ("prefetch", p.prefetched),
-        ("create", p.created),
-        ("evict", p.evictions),
-        ("write_replacement", p.written_replacement),
-        ("write_recoverability", p.written_recoverability),
-        ("write_to_ssd", p.written_ssd),
-        ("write_error", p.write_errors),
-        ("wait_for_frame", p.waited_for_frame),
-    ];
-    for (event, count) in pool {
-        counters.set("pagetier_pool_events_total", &[("event", event)], count);
+    for (event, count) in numbers(p, &["hits", "misses"]) {
+        counters.set("pagetier_pool_events_total", &[("event", &event)], count);
     }
-    let m = &s.memory;
-    let memory = [
-        ("frames", m.pool.frames),
-        ("metadata", m.pool.metadata),
-        ("staging", m.pool.staging),
-        ("policy", m.pool.policy),
-        ("ssd_tables", m.ssd_tables),
-    ];
-    for (part, bytes) in memory {
+    for (part, bytes) in numbers(&s.memory, &["total"]) {
         gauge!("pagetier_memory_bytes", "store" => store.clone(), "part" => part).set(bytes as f64);
     }
     publish_room(&store, &s.room);
     publish_ssd(counters, s);
+}
+
+/// The fields of `of` but for `others`, by their names in the statistics that are exported as JSON.
+fn numbers(of: &impl Serialize, others: &[&str]) -> Vec<(String, u64)> {
+    let Ok(Value::Object(fields)) = serde_json::to_value(of) else { return Vec::new() };
+    let wanted = fields.into_iter().filter(|(name, _)| !others.contains(&name.as_str()));
+    wanted.filter_map(|(name, value)| Some((name, value.as_u64()?))).collect()
 }
 
 fn publish_room(store: &str, room: &Headroom) {
@@ -164,25 +153,8 @@ fn publish_ssd(counters: &mut Counters<'_>, s: &StatsSummary) {
     for (state, count) in slots {
         gauge!("pagetier_ssd_slots", "store" => store.clone(), "state" => state).set(count as f64);
     }
-    let c = &ssd.counts;
-    let events = [
-        ("admit_free", c.admitted_free),
-        ("admit_over", c.admitted_over),
-        ("admit_on_read", c.admitted_on_read),
-        ("reject", c.rejected),
-        ("reject_no_slot", c.rejected_no_slot),
-        ("rewrite", c.rewritten),
-        ("renew", c.renewed),
-        ("invalidate", c.invalidated),
-        ("evict", c.evicted),
-        ("write_back", c.written_back),
-        ("heal", c.healed),
-        ("second_chance", c.second_chances),
-        ("doublewrite", c.doublewritten),
-        ("checkpoint", c.checkpoints),
-    ];
-    for (event, count) in events {
-        counters.set("pagetier_ssd_events_total", &[("event", event)], count);
+    for (event, count) in numbers(&ssd.counts, &[]) {
+        counters.set("pagetier_ssd_events_total", &[("event", &event)], count);
     }
     let flag = |on: bool| f64::from(u8::from(on));
     gauge!("pagetier_ssd_degraded", "store" => store.clone()).set(flag(ssd.ssd_error.is_some()));
