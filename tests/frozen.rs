@@ -1,4 +1,4 @@
-//! Later versions must read the stores and backups of every frozen version of the formats.
+//! Later versions must read the stores, backups and hot sets of every frozen version of the formats.
 //!
 //! `tests/fixtures/v1` holds directories as version 1 wrote them, packed by [`pack`]. To write the fixtures
 //! of a further version, set `PAGETIER_WRITE_FIXTURES` to a new folder beside it and run `cargo test --test
@@ -219,6 +219,9 @@ async fn stores_of_every_frozen_version_open_with_all_their_pages() {
                     .finished()
                     .await;
                 assert!(scrubbed.complete && scrubbed.findings.is_empty(), "{what}: {scrubbed:?}");
+                let (hot, space) = (dir.path().join("hot"), store.spaces().find(SPACES[0]).unwrap());
+                std::fs::write(&hot, format!("pagetier hot set 1\n{0} 3\n{0} 7\n", space.0)).unwrap();
+                assert_eq!(store.hot_set().import(&hot).await.unwrap().loaded, 2, "{what}");
                 store.close().await.unwrap();
             }
         }
