@@ -515,11 +515,13 @@ impl Display for Inspection {
         }
         let (used, free) = (m.extents, m.extents_free);
         writeln!(f, "          {used} extents of {EXTENT_PAGES} pages, {free} of them free")?;
+        // What a recovery would find is not known here: `stat` and `verify` recover in memory.
+        let then = if m.clean { "" } else { " when the manifest was saved" };
         for s in &m.spaces {
             let dropping = if s.dropping { ", being dropped" } else { "" };
             writeln!(
                 f,
-                "space     {} \"{}\": {} pages, {} of them free, room for {}, {} runs{dropping}",
+                "space     {} \"{}\": {} pages{then}, {} of them free, room for {}, {} runs{dropping}",
                 s.id, s.name, s.pages, s.free, s.room, s.runs
             )?;
         }

@@ -125,15 +125,9 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Options that open the store as it is.
+    /// Options that open the store as it is; without an SSD if that is missing and its loss is accepted.
     pub(crate) fn builder(&self) -> Builder {
-        self.at.builder().accept_ssd_loss(self.accept_ssd_loss)
-    }
-
-    /// Options that open the store as it is, for writing. If the SSD is missing and its loss is accepted, the
-    /// store continues without one.
-    pub(crate) fn writable(&self) -> Builder {
-        let builder = self.builder();
+        let builder = self.at.builder().accept_ssd_loss(self.accept_ssd_loss);
         if self.accept_ssd_loss && !self.at.ssd_path().exists() { builder.ssd_bytes(0) } else { builder }
     }
 }

@@ -13,7 +13,7 @@ pub(crate) async fn backup(
     bytes_per_second: Option<u64>,
     json: bool,
 ) -> Result<ExitCode, Failure> {
-    let store = place.writable().open().await?;
+    let store = place.builder().open().await?;
     let bar = show::bar("backing up", 0);
     let shown = bar.clone();
     let options =

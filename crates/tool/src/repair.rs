@@ -25,7 +25,7 @@ pub(crate) async fn repair(
         eprintln!("pagetier: nothing was written; --write recovers the store and repairs what it can");
         return Ok(found);
     }
-    let store = place.writable().open().await?;
+    let store = place.builder().open().await?;
     let recovered = store.recovery();
     let has_ssd = store.stats().ssd.mode != SsdMode::Off;
     let repaired = async {

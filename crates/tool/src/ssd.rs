@@ -110,7 +110,7 @@ async fn performed(store: PageStore, request: Request) -> Result<Answer, Failure
 }
 
 pub(crate) async fn drain(place: &Place, off: bool, json: bool) -> Result<ExitCode, Failure> {
-    let store = place.writable().open().await?;
+    let store = place.builder().open().await?;
     show_answer(&performed(store, Request::Drain { off }).await?, json)
 }
 
@@ -159,7 +159,7 @@ pub(crate) async fn set_mode(place: &Place, mode: Mode, json: bool) -> Result<Ex
 }
 
 pub(crate) async fn shrink(place: &Place, space: Option<&str>, json: bool) -> Result<ExitCode, Failure> {
-    let store = place.writable().open().await?;
+    let store = place.builder().open().await?;
     let request = Request::Shrink { space: space.map(str::to_owned), all: space.is_none() };
     show_answer(&performed(store, request).await?, json)
 }

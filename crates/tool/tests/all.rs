@@ -6,5 +6,6 @@ mod full_disk;
 #[path = "../../../tests/mounted/mod.rs"]
 mod mounted;
 mod running;
+mod script;
 mod stores;
 mod tiers;
