@@ -57,8 +57,8 @@ impl LogArgs {
     }
 }
 
-/// The events that `selection` names. A directive that cannot be parsed is reported on standard error, and the
-/// others hold: a wrong variable of the environment must not keep a store from being repaired.
+/// The events that `selection` names. A directive that cannot be parsed is reported on standard error, and
+/// the others hold: a wrong variable of the environment must not keep a store from being repaired.
 fn selected(selection: &str) -> Targets {
     let mut all = Targets::new();
     for directive in selection.split(',').map(str::trim).filter(|directive| !directive.is_empty()) {

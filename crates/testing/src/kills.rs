@@ -96,8 +96,8 @@ fn was_killed(mut child: Child) {
     assert!(!ended.success() && ended.code().is_none(), "the process ended by itself: {ended}");
 }
 
-/// Starts `test` as a process and kills it within `after` milliseconds from when it says "ready", now and then
-/// before that. Updates `known` with what it says, and returns the numbers of its line "open", if any.
+/// Starts `test` as a process and kills it within `after` milliseconds from when it says "ready", now and
+/// then before that. Updates `known` with what it says, and returns the numbers of its line "open", if any.
 ///
 /// # Panics
 /// The process ended by itself.
