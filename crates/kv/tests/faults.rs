@@ -65,14 +65,14 @@ async fn a_log_that_fails_for_a_while_delays_changes_and_loses_none() {
         let mut world = World::new(seed);
         let kv = world.open().await.unwrap();
         put_all(&kv, 0..300, 1).await;
-        world.log.fail(u64::MAX);
+        world.fail_log(u64::MAX);
         assert!(matches!(kv.put(&key(7), b"late").await, Err(KvError::Log(_))));
         // Until the log works, a change is refused before it changes anything.
         let refused = kv.put(&key(8), b"refused").await;
         assert!(matches!(refused, Err(KvError::Log(_))), "{refused:?}");
         assert_eq!(kv.get(&key(8)).await.unwrap(), Some(value(8, 1)));
         assert!(matches!(kv.delete(&key(9)).await, Err(KvError::Log(_))));
-        world.log.fail(0);
+        world.fail_log(0);
         // The disk has room again.
         put_all(&kv, 300..900, 1).await;
         assert_eq!(kv.get(&key(7)).await.unwrap().as_deref(), Some(&b"late"[..]));
@@ -91,7 +91,7 @@ async fn a_crash_while_the_log_fails_keeps_what_was_confirmed() {
         let mut world = World::new(seed);
         let kv = world.open().await.unwrap();
         put_all(&kv, 0..400, 1).await;
-        world.log.fail(u64::MAX);
+        world.fail_log(u64::MAX);
         assert!(kv.put(&key(5), b"lost").await.is_err());
         // The gate keeps changes that the log lacks in memory.
         assert!(kv.store().sync().await.is_err());
@@ -218,12 +218,17 @@ async fn the_log_of_another_store_is_refused_before_redo() {
     put_all(&kv, 0..500, 2).await;
     drop(kv);
     tokio::time::sleep(Duration::from_secs(60)).await;
-    let own = other.log.clone();
-    other.log = other.log.with_id(8);
+    let mut foreign = World::new(3);
+    let kv = foreign.open().await.unwrap();
+    put_all(&kv, 0..500, 3).await;
+    drop(kv);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    std::mem::swap(&mut other.log, &mut foreign.log);
     let error = other.open().await.unwrap_err();
-    assert!(matches!(error, KvError::Recover(RecoverError::Unfit(UnfitLog::Other { log: 8, pages: 7 }))));
+    assert!(matches!(error, KvError::Recover(RecoverError::Unfit(UnfitLog::Other { .. }))), "{error}");
     assert_eq!(error.to_string(), "the log is not the one of these pages: put the right one back");
-    other.log = own;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    std::mem::swap(&mut other.log, &mut foreign.log);
     let kv = other.open().await.unwrap();
     expect_all(&kv, 0..500, 2).await;
 }
@@ -321,7 +326,7 @@ async fn a_recovery_in_which_an_operation_fails_is_repeated_without_loss() {
         match of {
             Failing::Hdd => inject(&world.hdd),
             Failing::Ssd => inject(&world.ssd),
-            Failing::Log => world.log.fail(n),
+            Failing::Log => world.fail_log(n),
         }
         let opened = world.open().await;
         failed += u32::from(opened.is_err());
@@ -329,7 +334,7 @@ async fn a_recovery_in_which_an_operation_fails_is_repeated_without_loss() {
         for device in [&world.hdd, &world.ssd] {
             device.clear_faults();
         }
-        world.log.fail(0);
+        world.fail_log(0);
         tokio::time::sleep(Duration::from_secs(60)).await;
         let kv = world.open().await.unwrap_or_else(|error| panic!("{of:?} {n}: {error}"));
         let version = case as u8 + 1;

@@ -159,7 +159,7 @@ async fn some_range(kv: &Kv, model: &Model, rng: &mut SmallRng, from: Vec<u8>) -
 async fn life(world: &World, model: &mut Model, rng: &mut SmallRng, ops: u64) -> Result<(u64, bool), String> {
     match rng.random_range(0..3) {
         0 => world.power.cut_at(rng.random_range(50..4_000)),
-        1 => world.log.cut_at(rng.random_range(1..600)),
+        1 => world.power.cut_at(rng.random_range(1..600)),
         _ => {}
     }
     let kv = match world.open().await {
