@@ -235,6 +235,19 @@ async fn without_a_ring_a_page_whose_flush_failed_is_never_older_and_is_written_
     assert!(proved >= 2, "{proved} of the models left a page to prove");
 }
 
+/// Other pages take the slots of earlier versions of `P`, which reads as it did after a power cut, too.
+async fn stays_as_found(world: &World, store: &Store, found: u8, what: &str) {
+    for no in 10..90 {
+        store.write(no, 1).await.expect("written");
+    }
+    store.sync().await.expect("flushed");
+    for cut in 0..8 {
+        let version = world.after_power_cut(cut, &SimPower::new()).open().await.read(P).await;
+        let as_found = version.as_ref().is_ok_and(|v| *v == found);
+        assert!(as_found, "{what}, cut {cut}: {version:?} instead of {found}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_failed_ssd_flush_is_remembered_and_its_slots_are_written_again() {
     for (model, world_seed) in FlushFailure::ALL.into_iter().flat_map(|model| (0..8).map(move |n| (model, n)))
@@ -251,16 +264,7 @@ async fn a_failed_ssd_flush_is_remembered_and_its_slots_are_written_again() {
         let store = world.open().await;
         let found = store.read(P).await.expect("readable");
         assert!((1..=2).contains(&found));
-        for no in 10..90 {
-            // The slot of the previous version is free.
-            store.write(no, 1).await.expect("written");
-        }
-        store.sync().await.expect("flushed");
-        for seed in 0..8 {
-            let version = world.after_power_cut(seed, &SimPower::new()).open().await.read(P).await;
-            let as_found = version.as_ref().is_ok_and(|v| *v == found);
-            assert!(as_found, "{model:?}, world {world_seed}, cut {seed}: {version:?} instead of {found}");
-        }
+        stays_as_found(&world, &store, found, &format!("{model:?}, seed {world_seed}")).await;
     }
 }
 
@@ -300,8 +304,8 @@ async fn a_sync_that_is_dropped_while_its_flush_fails_fails_the_next() {
     assert!(store.sync().await.is_err(), "the write is not durable");
 }
 
-/// A manifest on a full disk.
-struct NoNote;
+/// A manifest that cannot take the note: its disk is full, or the process is killed before.
+struct NoNote(io::ErrorKind);
 
 impl Remember for NoNote {
     fn recall(&self) -> Unproved {
@@ -309,7 +313,7 @@ impl Remember for NoNote {
     }
 
     fn note(&self, _: &Unproved) -> Boxed<'static, io::Result<()>> {
-        Box::pin(ready(Err(io::ErrorKind::StorageFull.into())))
+        Box::pin(ready(Err(self.0.into())))
     }
 
     fn made_durable(&self, _: &[Flushed]) -> Boxed<'static, io::Result<()>> {
@@ -320,7 +324,7 @@ impl Remember for NoNote {
 #[tokio::test(start_paused = true)]
 async fn a_failure_that_cannot_be_noted_is_told() {
     let mut world = World::new(layout(8), SsdMode::ReadOnly, FlushFailure::default()).await;
-    world.remember = Arc::new(NoNote);
+    world.remember = Arc::new(NoNote(io::ErrorKind::StorageFull));
     let store = world.open().await;
     store.write(P, 1).await.expect("written");
     fail_one_flush(&world.hdd);
@@ -367,28 +371,11 @@ async fn a_mended_home_that_a_failed_flush_reverts_is_not_read() {
     assert!(!matches!(version, Ok(1)), "version 1, which was home before");
 }
 
-/// A manifest whose process is killed before it can take the note.
-struct Killed;
-
-impl Remember for Killed {
-    fn recall(&self) -> Unproved {
-        Unproved::default()
-    }
-
-    fn note(&self, _: &Unproved) -> Boxed<'static, io::Result<()>> {
-        Box::pin(ready(Err(io::ErrorKind::Interrupted.into())))
-    }
-
-    fn made_durable(&self, _: &[Flushed]) -> Boxed<'static, io::Result<()>> {
-        Box::pin(ready(Ok(())))
-    }
-}
-
 /// Syncs version 1 of `P`, writes version 2, and lets a flush of one device fail. The process is killed
 /// before it can note that.
 async fn killed_before_the_note(mode: SsdMode, model: FlushFailure, seed: u64, ssd: bool) -> World {
     let mut world = World::with_seed(layout(8), mode, model, seed).await;
-    world.remember = Arc::new(Killed);
+    world.remember = Arc::new(NoNote(io::ErrorKind::Interrupted));
     let store = world.open().await;
     store.write(P, 1).await.expect("written");
     store.sync().await.expect("flushed");
@@ -412,16 +399,7 @@ async fn reads_alike_after_a_cut(mode: SsdMode, ssd: bool) {
         let store = world.open().await;
         let found = store.read(P).await.expect("readable");
         assert!(found == 2 || (ssd && found == 1), "{model:?}, seed {seed}: version {found}");
-        // Other pages reuse what backed the page before the kill.
-        for no in 10..90 {
-            store.write(no, 1).await.expect("written");
-        }
-        store.sync().await.expect("flushed");
-        for cut in 0..8 {
-            let version = world.after_power_cut(cut, &SimPower::new()).open().await.read(P).await;
-            let as_found = version.as_ref().is_ok_and(|v| *v == found);
-            assert!(as_found, "{model:?}, seed {seed}, cut {cut}: {version:?} instead of {found}");
-        }
+        stays_as_found(&world, &store, found, &format!("{model:?}, seed {seed}")).await;
     }
 }
 
@@ -435,13 +413,11 @@ async fn an_hdd_flush_that_failed_right_before_a_kill_costs_no_synced_version() 
     reads_alike_after_a_cut(SsdMode::ReadOnly, false).await;
 }
 
-/// While the copies are judged, begins a flush of the SSD that fails and that is not waited for.
-struct FlushMeanwhile<'a> {
-    store: &'a Store,
-    ssd: &'a SimDevice,
-}
+/// A store without a log, whose pages are not in memory. While the copies are judged, it begins a flush of the
+/// SSD that fails and that is not waited for, if it is to.
+struct Alone<'a>(Option<(&'a Store, &'a SimDevice)>);
 
-impl Readmitter for FlushMeanwhile<'_> {
+impl Readmitter for Alone<'_> {
     fn is_ours(&self, _: &Superblock) -> bool {
         true
     }
@@ -451,37 +427,12 @@ impl Readmitter for FlushMeanwhile<'_> {
     }
 
     async fn rewrite(&self, _: Vec<(PageId, Lsn)>) {
-        fail_one_flush(self.ssd);
-        let flush = timeout(Duration::from_nanos(1), self.store.0.flush());
-        flush.await.expect_err("it takes longer");
+        if let Some((store, ssd)) = self.0 {
+            fail_one_flush(ssd);
+            let flush = timeout(Duration::from_nanos(1), store.0.flush());
+            flush.await.expect_err("it takes longer");
+        }
     }
-
-    fn has_log(&self) -> bool {
-        false
-    }
-
-    fn is_saved(&self, _: PageId) -> bool {
-        false
-    }
-
-    async fn record(&self, _: Vec<(PageId, Lsn)>) -> Result<(), String> {
-        Ok(())
-    }
-}
-
-/// A store without a log, whose pages are not in memory.
-struct Alone;
-
-impl Readmitter for Alone {
-    fn is_ours(&self, _: &Superblock) -> bool {
-        true
-    }
-
-    fn is_stopped(&self) -> bool {
-        false
-    }
-
-    async fn rewrite(&self, _: Vec<(PageId, Lsn)>) {}
 
     fn has_log(&self) -> bool {
         false
@@ -511,7 +462,7 @@ async fn copies_in_bad_sectors_are_given_up_and_an_ssd_that_is_gone_is_not_taken
         store.write(P + 10, 1).await.expect("it goes home");
         assert_eq!(store.0.ssd_state(), SsdState::Degraded);
         world.ssd.inject(fault(effect).on(IoOp::Read));
-        let readmitted = store.0.readmit(&Alone).await;
+        let readmitted = store.0.readmit(&Alone(None)).await;
         match effect {
             FaultEffect::Gone => drop(readmitted.expect_err("it is gone")),
             _ => assert_eq!(readmitted.expect("it is taken back").dropped, 4),
@@ -530,7 +481,7 @@ async fn a_flush_that_fails_while_the_ssd_is_taken_back_is_not_forgotten() {
     world.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(slots).times(1));
     store.write(P, 1).await.expect("it goes home");
     assert_eq!(store.0.ssd_state(), SsdState::Degraded);
-    let readmitted = store.0.readmit(&FlushMeanwhile { store: &store, ssd: &world.ssd }).await;
+    let readmitted = store.0.readmit(&Alone(Some((&store, &world.ssd)))).await;
     readmitted.expect_err("a flush has failed");
     assert!(world.remember.recall().ssd, "the failure is noted");
     store.sync().await.expect_err("the next flush would succeed without what that one lost");

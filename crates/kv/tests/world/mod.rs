@@ -9,8 +9,8 @@ use pagetier::{
 use pagetier_kv::{Kv, KvError};
 use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower};
 use pagetier_wal::{Keep, Wal, WalOptions};
-use rand::rngs::SmallRng;
 use rand::Rng;
+use rand::rngs::SmallRng;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
