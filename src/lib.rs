@@ -114,6 +114,7 @@ pub mod blocking;
 mod config;
 pub mod device;
 mod error;
+pub mod inspect;
 mod manifest;
 mod observe;
 mod open;
@@ -145,16 +146,6 @@ pub mod errors {
     pub use pagetier_devio::Causes;
     pub use pagetier_page::{Defect, PageSizeError};
     pub use pagetier_ssdcache::{OpenError as SsdOpenError, ReadmitError, SsdTooSmall};
-}
-
-/// The contents of a closed store: [`Builder::inspect`].
-pub mod inspect {
-    pub use crate::open::caveats::Caveat;
-    pub use crate::open::inspect::{
-        HddInspection, Inspection, JournalInspection, ManifestInspection, MapInspection, SpaceInspection,
-        SsdInspection, SuperblockInspection, SuperblockState,
-    };
-    pub use pagetier_ssdcache::OpeningMarks;
 }
 
 /// The policies: their options, and how to add one of your own.

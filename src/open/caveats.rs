@@ -76,7 +76,7 @@ impl fmt::Display for Caveat {
 }
 
 /// What the kernel and the limits of this process leave unpromised.
-pub(super) fn of_system() -> Vec<Caveat> {
+pub(crate) fn of_system() -> Vec<Caveat> {
     let limit = |resource| getrlimit(resource).current;
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     judged(&release, limit(Resource::Nofile), limit(Resource::Fsize), limit(Resource::As))
@@ -112,14 +112,14 @@ impl Config {
     }
 
     /// Whether the store's directory is on a file system that is not supported.
-    pub(super) fn is_on_other_file_system(&self) -> bool {
+    pub(crate) fn is_on_other_file_system(&self) -> bool {
         let found = self.held.as_ref().and_then(|held| held.file_system().ok());
         found.is_some_and(|found| file_system::unsupported(found.f_type as u64).is_some())
     }
 }
 
 /// What the configuration of a store leaves unpromised.
-pub(super) fn of_store(has_ring: bool, ssd_alone: bool, other_file_system: bool) -> Vec<Caveat> {
+pub(crate) fn of_store(has_ring: bool, ssd_alone: bool, other_file_system: bool) -> Vec<Caveat> {
     let found =
         [(!has_ring, Caveat::NoRing), (ssd_alone, Caveat::SsdAlone), (other_file_system, Caveat::FileSystem)];
     found.into_iter().filter_map(|(found, caveat)| found.then_some(caveat)).collect()

@@ -120,7 +120,7 @@ impl Builder {
 
 impl Config {
     /// The manifest of an existing store, which is not locked, with the HDD that may have it.
-    pub(super) fn kept_manifest(&self, hdd: Option<SharedDevice>) -> Option<ManifestStore> {
+    pub(crate) fn kept_manifest(&self, hdd: Option<SharedDevice>) -> Option<ManifestStore> {
         match (&self.memory, &self.held, hdd.zip(self.options.manifest.on_hdd())) {
             (Some(cell), ..) => Some(ManifestStore::memory(Arc::clone(cell))),
             (None, _, Some((hdd, OnHdd { bytes_max, .. }))) => {

@@ -1,7 +1,6 @@
-//! Describes what a store's devices hold: superblocks, manifest, map checkpoints, journal, ring. Only reads,
-//! and verifies no pages: [`Builder::open_read_only`] and a scrub do.
+//! The contents of a closed store, [`Builder::inspect`]: superblocks, manifest, map checkpoints, journal, ring.
+//! Only reads, and verifies no pages: [`Builder::open_read_only`] and a scrub do.
 
-use super::caveats::{self, Caveat};
 use crate::config::builder::Builder;
 use crate::config::choices::Place;
 use crate::config::frozen::Config;
@@ -10,15 +9,18 @@ use crate::manifest::contents::{Manifest, SpaceRecord};
 use crate::manifest::extents::{EXTENT_PAGES, HOLE};
 use crate::manifest::id::id_text;
 use crate::manifest::superblock::{HddSuperblock, SUPERBLOCK_BYTES};
+use crate::open::caveats;
 use crate::store::hdd_ring::HddRing;
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, OpenOptions, SharedDevice};
 use pagetier_page::{PageSize, StoreSeed};
 use pagetier_ssdcache::{
-    BLOCK_BYTES, Block, Found, JournalSeq, Label, Layout, MapHeader, OpeningMarks, Superblock, decode_mark,
-    identify,
+    BLOCK_BYTES, Block, Found, JournalSeq, Label, Layout, MapHeader, Superblock, decode_mark, identify,
 };
 use serde::{Serialize, Serializer};
 use std::fmt::{Display, Formatter, Result as Shown};
+
+pub use crate::open::caveats::Caveat;
+pub use pagetier_ssdcache::OpeningMarks;
 
 /// The structures on a store's devices. See [`Builder::inspect`].
 #[derive(Clone, Debug, Serialize)]
