@@ -53,8 +53,8 @@ async fn synced(builder: Builder) -> (Arc<PageStore>, SpaceId) {
     (store, space)
 }
 
-/// Writes version 3 of some pages, of which the first `back` come back into memory; the flush that should make
-/// them durable fails. Returns those pages, and those of them whose writes succeeded.
+/// Writes version 3 of some pages, of which the first `back` come back into memory; the flush that should
+/// make them durable fails. Returns those pages, and those of them whose writes succeeded.
 async fn fail_a_flush(
     fixture: &Fixture,
     store: &PageStore,

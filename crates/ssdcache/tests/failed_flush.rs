@@ -413,8 +413,8 @@ async fn an_hdd_flush_that_failed_right_before_a_kill_costs_no_synced_version() 
     reads_alike_after_a_cut(SsdMode::ReadOnly, false).await;
 }
 
-/// A store without a log, whose pages are not in memory. While the copies are judged, it begins a flush of the
-/// SSD that fails and that is not waited for, if it is to.
+/// A store without a log, whose pages are not in memory. If it is to, it begins a flush of the SSD while the
+/// copies are judged, which fails and is not waited for.
 struct Alone<'a>(Option<(&'a Store, &'a SimDevice)>);
 
 impl Readmitter for Alone<'_> {

@@ -1,5 +1,5 @@
-//! The contents of a closed store, [`Builder::inspect`]: superblocks, manifest, map checkpoints, journal, ring.
-//! Only reads, and verifies no pages: [`Builder::open_read_only`] and a scrub do.
+//! Describes what a store's devices hold: superblocks, manifest, map checkpoints, journal, ring. Only reads,
+//! and verifies no pages: [`Builder::open_read_only`] and a scrub do.
 
 use crate::config::builder::Builder;
 use crate::config::choices::Place;
@@ -9,18 +9,16 @@ use crate::manifest::contents::{Manifest, SpaceRecord};
 use crate::manifest::extents::{EXTENT_PAGES, HOLE};
 use crate::manifest::id::id_text;
 use crate::manifest::superblock::{HddSuperblock, SUPERBLOCK_BYTES};
-use crate::open::caveats;
+use crate::open::caveats::{self, Caveat};
 use crate::store::hdd_ring::HddRing;
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, OpenOptions, SharedDevice};
 use pagetier_page::{PageSize, StoreSeed};
 use pagetier_ssdcache::{
-    BLOCK_BYTES, Block, Found, JournalSeq, Label, Layout, MapHeader, Superblock, decode_mark, identify,
+    BLOCK_BYTES, Block, Found, JournalSeq, Label, Layout, MapHeader, OpeningMarks, Superblock, decode_mark,
+    identify,
 };
 use serde::{Serialize, Serializer};
 use std::fmt::{Display, Formatter, Result as Shown};
-
-pub use crate::open::caveats::Caveat;
-pub use pagetier_ssdcache::OpeningMarks;
 
 /// The structures on a store's devices. See [`Builder::inspect`].
 #[derive(Clone, Debug, Serialize)]
