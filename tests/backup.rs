@@ -1,6 +1,8 @@
 //! Backups under load, with faults and across crashes, compared page by page with what they must hold.
 
-use crate::fixture::{Fixture, PAGES, expect_all, fill, grown, read, version_of, write, write_all, zoned};
+use crate::fixture::{
+    Fixture, PAGES, expect_all, fill, grown, read, synced, version_of, write, write_all, zoned,
+};
 use crate::restoration::{Destination, chain_of_two, restored};
 use pagetier::{
     Error, Lsn, PageId, PageStore, SpaceId,
@@ -476,9 +478,7 @@ async fn a_version_that_was_discarded_before_a_backup_is_not_missing_from_the_ne
         pagetier_rivals::register();
         let Ok(policy) = policy.parse::<pagetier::SsdPolicy>() else { panic!("{policy}") };
         let store = fixture.builder().ssd_policy(zoned(policy)).open().await.unwrap();
-        let space = grown(&store).await;
-        write_all(&store, space, 2).await;
-        store.sync().await.unwrap();
+        let space = synced(&store, 2).await;
         let dir = tempfile::tempdir().unwrap();
         store.backup(dir.path(), plain()).await.unwrap();
         write_all(&store, space, 3).await;

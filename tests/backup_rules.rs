@@ -1,6 +1,6 @@
 //! What a backup must wait for, make durable and begin again for.
 
-use crate::fixture::{Fixture, PAGE, PAGES, expect_all, fill, grown, read, write, write_all, zoned};
+use crate::fixture::{Fixture, PAGE, PAGES, expect_all, fill, grown, read, synced, write, write_all, zoned};
 use pagetier::{
     Error, Location, PageId, PageStore, SpaceId, SsdEvent, SsdMode,
     backup::{BackupOptions, BackupReport},
@@ -325,9 +325,7 @@ async fn a_backup_after_an_acknowledged_loss_is_full() {
 async fn given_up_while_read(ms: u64) -> Vec<(u32, u32, u32)> {
     let fixture = Fixture::new();
     let store = Arc::new(fixture.builder().open().await.unwrap());
-    let space = grown(&store).await;
-    write_all(&store, space, 2).await;
-    store.sync().await.unwrap();
+    let space = synced(&store, 2).await;
     // Many of the pages that are on the SSD alone are in memory.
     for no in (0..PAGES).filter(|no| store.location(PageId::new(space, *no)) == Location::Ssd).rev().take(40)
     {

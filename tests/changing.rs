@@ -1,6 +1,8 @@
 //! The SSD and the policies of a store in use are replaced.
 
-use crate::fixture::{Fixture, PAGE, PAGES, expect_all, grown, read, version_of, write, write_all, zoned};
+use crate::fixture::{
+    Fixture, PAGE, PAGES, expect_all, grown, read, synced, version_of, write, write_all, zoned,
+};
 use pagetier::{
     Costs, Error, OpenError, PageId, PageSize, PageStore, SpaceId, SsdMode, SsdPolicy, errors::Advice,
     scrub::ScrubOptions,
@@ -285,9 +287,7 @@ async fn a_shutdown_in_the_middle_of_a_replacement_leaves_a_store_that_opens_wit
     for step in 0..24 {
         let fixture = Fixture::new();
         let store = fixture.open().await;
-        let space = grown(&store).await;
-        write_all(&store, space, 2).await;
-        store.sync().await.unwrap();
+        let space = synced(&store, 2).await;
         let new = blank_ssd("new", 300 + u64::from(step));
         let bytes = 260 * PAGE;
         let replacing = store.ssd().replace(Arc::clone(&new) as SharedDevice, bytes);

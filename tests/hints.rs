@@ -1,7 +1,9 @@
 //! Hints for spaces, under every policy, under load, with power cuts and faults.
 
 use crate::changing::{Known, blank_ssd, check, known, load};
-use crate::fixture::{Fixture, PAGE, PAGES, expect_all, fill, grown, hints_of, read, write_all, zoned};
+use crate::fixture::{
+    Fixture, PAGE, PAGES, expect_all, fill, grown, hints_of, read, synced, write_all, zoned,
+};
 use pagetier::{
     Error, Location, PageId, PageStore, Retention, SpaceHints, SpaceId, SsdMode, SsdPolicy,
     scrub::ScrubOptions,
@@ -259,9 +261,7 @@ async fn hints_change_under_load_with_sizes_and_policies_and_a_power_cut_loses_n
 async fn copies_that_cannot_be_written_home_stay_and_leave_once_they_can() {
     let fixture = Fixture::new();
     let store = fixture.open().await;
-    let space = grown(&store).await;
-    write_all(&store, space, 2).await;
-    store.sync().await.unwrap();
+    let space = synced(&store, 2).await;
     assert!(store.stats().ssd.dirty_pages > 0);
     fixture.hdd.inject(Fault::new(FaultEffect::NoSpace).on(IoOp::Write));
     store.spaces().set_hints(space, off()).unwrap();
@@ -309,9 +309,7 @@ async fn a_space_can_be_dropped_while_its_copies_leave() {
         let what = format!("seed {seed}, {policy}");
         let fixture = Fixture::new();
         let store = fixture.builder().ssd_policy(zoned(policy)).open().await.unwrap();
-        let space = grown(&store).await;
-        write_all(&store, space, 2).await;
-        store.sync().await.unwrap();
+        let space = synced(&store, 2).await;
         store.spaces().set_hints(space, off()).unwrap();
         tokio::time::sleep(Duration::from_micros(seed * 3_917)).await;
         store.spaces().drop(space).await.unwrap();

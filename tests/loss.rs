@@ -1,7 +1,7 @@
 //! The loss of an SSD is reported exactly and durably, wherever a crash or a cancelled call comes, until it
 //! is acknowledged.
 
-use crate::fixture::{self, Fixture, PAGES, expect_all, grown, polled, read, write, write_all};
+use crate::fixture::{self, Fixture, PAGES, expect_all, grown, polled, read, synced, write, write_all};
 use pagetier::{
     Builder, DrainOptions, Error, OpenError, PageId, PageStore, SpaceId, SsdLoss, SsdMode, errors::PoolError,
     stats::SsdState,
@@ -99,9 +99,7 @@ async fn a_ring_given_up_is_listed_wherever_its_opening_is_dropped() {
     for polls in 1_u64.. {
         let fixture = Fixture::new();
         let store = fixture.builder().ssd_bytes(0).open().await.unwrap();
-        let space = grown(&store).await;
-        write_all(&store, space, 2).await;
-        store.sync().await.unwrap();
+        let space = synced(&store, 2).await;
         let mut after = fixture.after_power_cut(polls);
         drop(store);
         after.ring = Arc::new(SimDevice::new("blank", 0, 9, &SimPower::new()).with_latency(SHORT));

@@ -1,6 +1,6 @@
 //! The operator's view: the summary, the reasons for a page's place, the export for other processes.
 
-use crate::fixture::{Fixture, PAGES, grown, read, write, write_all, zoned};
+use crate::fixture::{Fixture, PAGES, read, synced, write, zoned};
 use pagetier::{
     Location, PageId, PageStore, SpaceId, SsdMode,
     stats::{LiveStats, StatsSummary},
@@ -9,9 +9,7 @@ use std::time::Duration;
 
 async fn busy(fixture: &Fixture) -> (PageStore, SpaceId) {
     let store = fixture.builder().ssd_policy(zoned("cac")).pool_policy("gd2l").open().await.unwrap();
-    let space = grown(&store).await;
-    write_all(&store, space, 2).await;
-    store.sync().await.unwrap();
+    let space = synced(&store, 2).await;
     for no in (0..PAGES).chain(0..20) {
         read(&store, space, no).await.unwrap();
     }

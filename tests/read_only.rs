@@ -1,6 +1,6 @@
 //! Opening without writing: a store that crashed recovers in memory, and its files stay as they are.
 
-use crate::fixture::{Fixture, PAGE, PAGES, expect_all, fill, grown, write, write_all};
+use crate::fixture::{Fixture, PAGE, PAGES, expect_all, fill, grown, synced, write, write_all};
 use pagetier::{Builder, DrainOptions, OpenError, PageSize, PageStore, SpaceId, scrub::ScrubOptions};
 use pagetier_devio::Device;
 use std::path::Path;
@@ -30,9 +30,7 @@ async fn a_store_that_crashed_is_read_without_a_write_to_its_files() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = dir.path().join("store");
     let store = builder(&path).open().await.unwrap();
-    let space = grown(&store).await;
-    write_all(&store, space, 2).await;
-    store.sync().await.unwrap();
+    let space = synced(&store, 2).await;
     for no in 0..40 {
         write(&store, space, no, 3).await.unwrap();
     }

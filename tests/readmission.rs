@@ -1,6 +1,6 @@
 //! The SSD is taken back after a failure: nothing synced is lost, and the store works meanwhile.
 
-use crate::fixture::{self, Fixture, PAGES, expect_all, grown, read, write, write_all, zoned};
+use crate::fixture::{self, Fixture, PAGES, expect_all, grown, read, synced, write, write_all, zoned};
 use pagetier::{
     Builder, DrainOptions, Error, Location, PageId, PageStore, SpaceHints, SpaceId, SsdMode,
     errors::{PoolError, TierError},
@@ -45,11 +45,9 @@ async fn evict(store: &PageStore, space: SpaceId, later: &[u32]) {
 }
 
 /// Opens a store and syncs version 2 of its pages.
-async fn synced(builder: Builder) -> (Arc<PageStore>, SpaceId) {
+async fn opened(builder: Builder) -> (Arc<PageStore>, SpaceId) {
     let store = Arc::new(builder.open().await.unwrap());
-    let space = grown(&store).await;
-    write_all(&store, space, 2).await;
-    store.sync().await.unwrap();
+    let space = synced(&store, 2).await;
     (store, space)
 }
 
@@ -96,7 +94,7 @@ async fn degrade(fixture: &Fixture, store: &PageStore, space: SpaceId, version: 
 /// version 2: at once, and after a power cut.
 async fn lost_after_a_failed_flush(model: FlushFailure, rounds: u32, policy: &str) -> usize {
     let fixture = fixture(model);
-    let (store, space) = synced(roomy(&fixture).ssd_policy(format!("{policy}:zone=70"))).await;
+    let (store, space) = opened(roomy(&fixture).ssd_policy(format!("{policy}:zone=70"))).await;
     let later = on_the_ssd(&store, space);
     fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
     for round in 0..rounds {
@@ -153,7 +151,7 @@ async fn a_failed_flush_whose_writes_are_gone_costs_no_synced_version() {
 #[tokio::test(start_paused = true)]
 async fn no_sync_beside_a_readmission_covers_a_version_that_it_takes_back() {
     let fixture = fixture(FlushFailure::Reverted);
-    let (store, space) = synced(roomy(&fixture)).await;
+    let (store, space) = opened(roomy(&fixture)).await;
     let (later, _) = fail_a_flush(&fixture, &store, space, 0).await;
     // It begins before the readmission, and has to wait for this guard.
     let held = (0..PAGES).find(|no| !later.contains(no)).unwrap();
@@ -173,7 +171,7 @@ async fn no_sync_beside_a_readmission_covers_a_version_that_it_takes_back() {
 #[tokio::test(start_paused = true)]
 async fn a_page_that_memory_still_has_is_not_reported_as_reverted() {
     let fixture = fixture(FlushFailure::Reverted);
-    let (store, space) = synced(roomy(&fixture)).await;
+    let (store, space) = opened(roomy(&fixture)).await;
     // Some come back into memory before the failed flush takes their copies back.
     let (later, _) = fail_a_flush(&fixture, &store, space, 10).await;
     let kept = &later[..10];
@@ -196,7 +194,7 @@ async fn a_page_that_memory_still_has_is_not_reported_as_reverted() {
 async fn a_loss_that_could_not_be_listed_is_listed_by_what_comes_next() {
     for (gives_up, replaced) in [(false, false), (false, true), (true, false)] {
         let fixture = fixture(FlushFailure::Reverted);
-        let (store, space) = synced(roomy(&fixture)).await;
+        let (store, space) = opened(roomy(&fixture)).await;
         let (_, written) = fail_a_flush(&fixture, &store, space, 0).await;
         fixture.manifest.fail_saves(0, 1, replaced);
         assert!(matches!(store.ssd().readmit().await, Err(Error::Readmit(_))), "the list was saved");
@@ -225,7 +223,7 @@ async fn a_loss_that_could_not_be_listed_is_listed_by_what_comes_next() {
 #[tokio::test(start_paused = true)]
 async fn a_page_in_its_second_life_never_falls_back_to_its_first() {
     let fixture = fixture(FlushFailure::Reverted);
-    let (store, space) = synced(roomy(&fixture)).await;
+    let (store, space) = opened(roomy(&fixture)).await;
     // Each page has a durable predecessor that waits for a flush when it is freed.
     let later = on_the_ssd(&store, space);
     for no in &later {
@@ -282,7 +280,7 @@ async fn a_damaged_copy_of_a_home_write_is_dropped_once_the_hdd_is_flushed() {
 #[tokio::test(start_paused = true)]
 async fn a_sound_copy_that_was_read_wrong_stays_in_use() {
     let fixture = Fixture::new();
-    let (store, space) = synced(fixture.builder()).await;
+    let (store, space) = opened(fixture.builder()).await;
     degrade(&fixture, &store, space, 2).await;
     store.sync().await.unwrap();
     fixture.ssd.inject(fault(&fixture, FaultEffect::BitFlip, IoOp::Read).times(24));
@@ -295,7 +293,7 @@ async fn a_sound_copy_that_was_read_wrong_stays_in_use() {
 /// SSD and newer versions of them go home; a `sync` is in flight when the power is cut.
 async fn misread_while_pages_leave(seed: u64, all: bool, drain: bool) -> u32 {
     let fixture = Fixture::new();
-    let (store, space) = synced(fixture.builder().ring_pages(0)).await;
+    let (store, space) = opened(fixture.builder().ring_pages(0)).await;
     let times = if all { u64::MAX } else { 2 };
     fixture.ssd.inject(fault(&fixture, FaultEffect::BitFlip, IoOp::Read).times(times));
     if drain {
@@ -344,7 +342,7 @@ async fn copies_that_are_read_wrong_are_not_voided_while_their_pages_leave() {
 async fn the_store_works_while_a_slow_ssd_is_verified_and_what_it_writes_counts() {
     let second = Duration::from_secs(1);
     let fixture = Fixture::new();
-    let (store, space) = synced(fixture.builder()).await;
+    let (store, space) = opened(fixture.builder()).await;
     degrade(&fixture, &store, space, 2).await;
     store.sync().await.unwrap();
     let copies = store.stats().ssd.pages;
@@ -386,7 +384,7 @@ async fn the_store_works_while_a_slow_ssd_is_verified_and_what_it_writes_counts(
 #[tokio::test(start_paused = true)]
 async fn an_ssd_that_fails_again_while_it_is_verified_is_not_taken_back() {
     let fixture = Fixture::new();
-    let (store, space) = synced(fixture.builder()).await;
+    let (store, space) = opened(fixture.builder()).await;
     degrade(&fixture, &store, space, 2).await;
     store.sync().await.unwrap();
     fixture.ssd.inject(fault(&fixture, FaultEffect::Slow(Duration::from_secs(1)), IoOp::Read));
@@ -411,7 +409,7 @@ async fn an_ssd_that_fails_again_while_it_is_verified_is_not_taken_back() {
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_does_not_wait_for_a_slow_verification() {
     let fixture = Fixture::new();
-    let (store, space) = synced(fixture.builder()).await;
+    let (store, space) = opened(fixture.builder()).await;
     degrade(&fixture, &store, space, 2).await;
     store.sync().await.unwrap();
     let slow = Duration::from_secs(20);
@@ -433,7 +431,7 @@ async fn a_shutdown_does_not_wait_for_a_slow_verification() {
 #[tokio::test(start_paused = true)]
 async fn an_ssd_that_has_not_failed_is_left_as_it_is() {
     let fixture = Fixture::new();
-    let (store, _) = synced(fixture.builder()).await;
+    let (store, _) = opened(fixture.builder()).await;
     let report = store.ssd().readmit().await.unwrap();
     assert_eq!(report.verified + report.rewritten + report.dropped, 0);
     assert_eq!((store.stats().ssd.state(), store.stats().ssd.mode), (SsdState::Active, SsdMode::WriteBack));
@@ -445,7 +443,7 @@ async fn an_ssd_that_has_not_failed_is_left_as_it_is() {
 async fn two_replacements_at_once_both_end_and_the_mode_is_the_users() {
     for chosen in [None, Some(SsdMode::ReadOnly), Some(SsdMode::WriteThrough)] {
         let fixture = Fixture::new();
-        let (store, space) = synced(fixture.builder()).await;
+        let (store, space) = opened(fixture.builder()).await;
         let new = |name, seed| crate::changing::blank_ssd(name, seed);
         let (first, second) = (new("first", 1), new("second", 2));
         let replace = |device: &Arc<SimDevice>| {
@@ -516,7 +514,7 @@ async fn a_copy_that_was_given_up_does_not_come_back_when_it_reads_well_again() 
     let mut fell = 0;
     for seed in 0..4 {
         let fixture = fixture(FlushFailure::Cached);
-        let (store, space) = synced(roomy(&fixture)).await;
+        let (store, space) = opened(roomy(&fixture)).await;
         fail_a_flush(&fixture, &store, space, 0).await;
         let bytes = fixture.ssd.snapshot();
         for at in (0..bytes.len() as u64).step_by(fixture::PAGE as usize) {

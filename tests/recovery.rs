@@ -1,7 +1,7 @@
 //! Recovery is idempotent, and harmless when dropped at any point. The entries that it takes from the
 //! checkpoint are verified at their first read.
 
-use crate::fixture::{self, Fixture, PAGES, grown, read, write_all};
+use crate::fixture::{self, Fixture, PAGES, grown, read, synced, write_all};
 use pagetier::{
     Error, PageId, RecoveryReport, SpaceId,
     errors::{PoolError, TierError},
@@ -15,9 +15,7 @@ use std::task::Poll;
 async fn crashed(seed: u64) -> (Fixture, SpaceId) {
     let fixture = Fixture::new();
     let store = fixture.open().await;
-    let space = grown(&store).await;
-    write_all(&store, space, 2).await;
-    store.sync().await.unwrap();
+    let space = synced(&store, 2).await;
     write_all(&store, space, 3).await;
     drop(store);
     (fixture.after_power_cut(seed), space)

@@ -1,6 +1,6 @@
 //! The background scrub: what it finds and repairs, and how it ends.
 
-use crate::fixture::{self, Fixture, PAGE, PAGES, expect_all, grown, read, write_all};
+use crate::fixture::{self, Fixture, PAGE, PAGES, expect_all, grown, read, synced, write_all};
 use pagetier::{
     DrainOptions, Error, PageId, PageStore, SpaceId, SsdMode,
     errors::{PoolError, TierError},
@@ -18,9 +18,7 @@ fn fast() -> ScrubOptions {
 /// memory.
 async fn clean_copies(fixture: &Fixture) -> (PageStore, SpaceId) {
     let store = fixture.open().await;
-    let space = grown(&store).await;
-    write_all(&store, space, 2).await;
-    store.sync().await.unwrap();
+    let space = synced(&store, 2).await;
     store.ssd().set_mode(SsdMode::WriteThrough).await.unwrap();
     assert_eq!(store.ssd().drain(DrainOptions::new()).await.left, 0);
     (store, space)
@@ -37,9 +35,7 @@ fn on_ssd(store: &PageStore, space: SpaceId) -> Vec<PageId> {
 async fn a_sound_store_has_nothing_to_report() {
     let fixture = Fixture::new();
     let store = fixture.open().await;
-    let space = grown(&store).await;
-    write_all(&store, space, 2).await;
-    store.sync().await.unwrap();
+    synced(&store, 2).await;
     let report = store.scrub(fast()).finished().await;
     assert!(report.complete && report.findings.is_empty(), "{report:?}");
     assert_eq!(report.progress.done, report.progress.total);
@@ -102,9 +98,7 @@ async fn older_home(fixture: &Fixture, page: PageId) {
 async fn a_bad_only_copy_is_an_error_that_names_it_and_is_healed_from_memory() {
     let fixture = Fixture::new();
     let store = fixture.open().await;
-    let space = grown(&store).await;
-    write_all(&store, space, 2).await;
-    store.sync().await.unwrap();
+    let space = synced(&store, 2).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
     let hdd = fixture.hdd.snapshot();
     // The HDD holds an older version, or none.

@@ -1,6 +1,6 @@
 //! The SSD's life cycle: modes, drain, failure, readmission, operation without it, acceptance of its loss.
 
-use crate::fixture::{self, Fixture, PAGES, expect_all, grown, read, write, write_all};
+use crate::fixture::{self, Fixture, PAGES, expect_all, grown, read, synced, write, write_all};
 use pagetier::{
     DrainOptions, Error, Location, Lsn, OpenError, PageId, SsdEvent, SsdMode,
     errors::{PoolError, TierError},
@@ -51,9 +51,7 @@ async fn modes_determine_what_the_ssd_gets() {
 async fn a_drained_ssd_holds_no_only_copy() {
     let fixture = Fixture::new();
     let store = fixture.open().await;
-    let space = grown(&store).await;
-    write_all(&store, space, 2).await;
-    store.sync().await.unwrap();
+    let space = synced(&store, 2).await;
     let dirty = store.stats().ssd.dirty_pages;
     assert!(dirty > 20, "{dirty}");
     store.ssd().set_mode(SsdMode::WriteThrough).await.unwrap();
@@ -75,9 +73,7 @@ async fn a_drained_ssd_holds_no_only_copy() {
 async fn a_drain_that_runs_out_of_time_reports_what_is_left_and_loses_nothing() {
     let fixture = Fixture::new();
     let store = fixture.open().await;
-    let space = grown(&store).await;
-    write_all(&store, space, 2).await;
-    store.sync().await.unwrap();
+    let space = synced(&store, 2).await;
     fixture.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(1))).on(IoOp::Write));
     let report = store.ssd().drain(DrainOptions::new().deadline(Duration::from_millis(900))).await;
     assert!(report.left > 0, "{report:?}");
@@ -98,9 +94,7 @@ async fn a_drain_says_which_device_stopped_it() {
     for (device, op) in [("hdd", IoOp::Write), ("hdd", IoOp::Flush), ("ssd", IoOp::Read)] {
         let fixture = Fixture::new();
         let store = fixture.open().await;
-        let space = grown(&store).await;
-        write_all(&store, space, 2).await;
-        store.sync().await.unwrap();
+        synced(&store, 2).await;
         let failing = if device == "hdd" { &fixture.hdd } else { &fixture.ssd };
         failing.inject(Fault::new(FaultEffect::Gone).on(op));
         let report = store.ssd().drain(DrainOptions::new()).await;
@@ -151,9 +145,7 @@ async fn a_failed_slot_write_degrades_the_ssd_until_it_is_taken_back() {
 async fn a_vanished_ssd_with_only_copies_stops_writes_and_comes_back() {
     let fixture = Fixture::new();
     let store = fixture.open().await;
-    let space = grown(&store).await;
-    write_all(&store, space, 2).await;
-    store.sync().await.unwrap();
+    let space = synced(&store, 2).await;
     let clean: Vec<u32> =
         (0..PAGES).filter(|no| store.location(PageId::new(space, *no)) == Location::Hdd).collect();
     assert!(clean.len() > 40);
@@ -194,9 +186,7 @@ async fn a_failed_flush_is_believed_until_what_it_covered_is_home() {
     for seed in 0..6 {
         let fixture = Fixture::new();
         let store = fixture.open().await;
-        let space = grown(&store).await;
-        write_all(&store, space, 2).await;
-        store.sync().await.unwrap();
+        let space = synced(&store, 2).await;
         fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
         for no in 0..40 {
             write(&store, space, no, 3).await.unwrap();
@@ -218,9 +208,7 @@ async fn a_failed_flush_is_believed_until_what_it_covered_is_home() {
 async fn another_ssd_is_not_taken_back_in_place_of_the_one_that_failed() {
     let fixture = Fixture::new();
     let store = fixture.open().await;
-    let space = grown(&store).await;
-    write_all(&store, space, 2).await;
-    store.sync().await.unwrap();
+    synced(&store, 2).await;
     // Wipe the SSD.
     fixture.ssd.set_present(false);
     let _ = store.sync().await;
@@ -236,9 +224,7 @@ async fn without_only_copies_the_store_continues_without_a_failed_ssd() {
     let fixture = Fixture::new();
     let store = fixture.builder().ssd_mode(SsdMode::WriteThrough).open().await.unwrap();
     let mut events = store.ssd().events();
-    let space = grown(&store).await;
-    write_all(&store, space, 2).await;
-    store.sync().await.unwrap();
+    let space = synced(&store, 2).await;
     expect_all(&store, space, 2).await;
     fixture.ssd.set_present(false);
     for no in 0..PAGES {
@@ -278,9 +264,7 @@ async fn switched_off_and_on_nothing_old_comes_back() {
     for seed in 0..4 {
         let fixture = Fixture::new();
         let store = fixture.open().await;
-        let space = grown(&store).await;
-        write_all(&store, space, 2).await;
-        store.sync().await.unwrap();
+        let space = synced(&store, 2).await;
         store.ssd().set_mode(SsdMode::Off).await.unwrap();
         assert_eq!(store.stats().ssd.mode, SsdMode::Off);
         let ops = fixture.ssd.ops();
@@ -505,9 +489,7 @@ async fn on_files_the_ssd_can_be_switched_off_taken_away_and_put_back() {
             .open()
     };
     let store = open().await.unwrap();
-    let space = grown(&store).await;
-    write_all(&store, space, 2).await;
-    store.sync().await.unwrap();
+    let space = synced(&store, 2).await;
     store.ssd().set_mode(SsdMode::Off).await.unwrap();
     let kept = dir.path().join("kept");
     std::fs::rename(dir.path().join("ssd.cache"), &kept).unwrap();

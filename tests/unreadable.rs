@@ -2,7 +2,7 @@
 //! otherwise the opening fails and names the SSD. The loss of the SSD can then be accepted, and its report is
 //! complete.
 
-use crate::fixture::{self, Fixture, PAGE, PAGES, expect_all, grown, read, write, write_all, zoned};
+use crate::fixture::{self, Fixture, PAGE, PAGES, expect_all, grown, read, synced, write, write_all, zoned};
 use pagetier::{
     Error, OpenError, PageId, PageSize, PageStore, SpaceId, SsdMode,
     errors::{PoolError, TierError},
@@ -18,9 +18,7 @@ async fn worked(close: bool) -> (Fixture, SpaceId) {
     let fixture = Fixture::new();
     // The default's choice of a setting decides which copies the SSD holds.
     let store = fixture.builder().ssd_policy(zoned("auto:pin=plain")).open().await.unwrap();
-    let space = grown(&store).await;
-    write_all(&store, space, 2).await;
-    store.sync().await.unwrap();
+    let space = synced(&store, 2).await;
     let checkpoints = store.stats().ssd.counts.checkpoints;
     let mut no = 0;
     while no < PAGES || store.stats().ssd.counts.checkpoints < checkpoints + 2 {
@@ -200,9 +198,7 @@ async fn after_a_crash_what_is_not_known_is_refused_by_name_and_can_be_given_up(
 async fn a_ring_without_an_ssd_is_needed_after_a_crash_only() {
     let fixture = Fixture::new();
     let store = fixture.builder().ssd_bytes(0).open().await.unwrap();
-    let space = grown(&store).await;
-    write_all(&store, space, 2).await;
-    store.sync().await.unwrap();
+    let space = synced(&store, 2).await;
     let crashed = fixture.after_power_cut(2);
     store.close().await.unwrap();
     let at = Layout::ring_only(PageSize::MIN, fixture::RING_PAGES).ring_at(3);
@@ -224,9 +220,7 @@ async fn a_ring_without_an_ssd_is_needed_after_a_crash_only() {
 async fn a_home_that_cannot_be_read_is_rewritten_from_the_ring() {
     let fixture = Fixture::new();
     let store = fixture.builder().ssd_bytes(0).open().await.unwrap();
-    let space = grown(&store).await;
-    write_all(&store, space, 2).await;
-    store.sync().await.unwrap();
+    let space = synced(&store, 2).await;
     let crashed = fixture.after_power_cut(2);
     for no in PAGES - 4..PAGES {
         let home = crashed.home_of(PageId::new(space, no)).unwrap();
