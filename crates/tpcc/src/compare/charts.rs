@@ -73,6 +73,10 @@ pub(crate) fn bars(title: &str, y_desc: &str, groups: &[String], series: &[Serie
                 chart.draw_series([Text::new(label, (middle, value + top * 0.005), style.clone())])?;
             }
         }
+        if series.iter().flat_map(|s| &s.bars).flatten().any(|bar| !bar.steady) {
+            let right = LABEL.into_text_style(root).pos(Pos::new(HPos::Right, VPos::Top));
+            root.draw(&Text::new("* not steady yet", (SIZE.0 as i32 - 8, 28), right))?;
+        }
         let below = LABEL.into_text_style(root).pos(Pos::new(HPos::Center, VPos::Top));
         for (at, group) in groups.iter().enumerate() {
             let (x, y) = chart.backend_coord(&(at as f64 + 0.5, 0.0));
@@ -151,11 +155,15 @@ pub(crate) fn lines(
 /// A chart as a file of its own: on a white ground, with the legend below.
 pub(crate) fn standalone<'a>(chart: &str, legend: impl Iterator<Item = (&'a str, RGBColor)>) -> String {
     let (width, height) = SIZE;
-    let mut left = 52;
+    let (mut left, mut top) = (52, height);
     let items = legend.map(|(name, RGBColor(r, g, b))| {
-        let (x, y) = (left + 17, height + 11);
-        let square = format!("<rect x=\"{left}\" y=\"{height}\" width=\"12\" height=\"12\"");
-        left += 36 + 7 * name.len();
+        let long = 36 + 7 * name.len() as u32;
+        if left + long > width {
+            (left, top) = (52, top + 18);
+        }
+        let (x, y) = (left + 17, top + 11);
+        let square = format!("<rect x=\"{left}\" y=\"{top}\" width=\"12\" height=\"12\"");
+        left += long;
         let name = HtmlEscape(name);
         format!("{square} fill=\"rgb({r},{g},{b})\"/>\n<text x=\"{x}\" y=\"{y}\">{name}</text>\n")
     });
@@ -163,7 +171,7 @@ pub(crate) fn standalone<'a>(chart: &str, legend: impl Iterator<Item = (&'a str,
     let head = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" font-family=\"sans-serif\" font-size=\"12\" \
          viewBox=\"0 0 {width} {}\"",
-        height + 24
+        top + 24
     );
     let ground = ">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>";
     let whole = chart.replacen(&format!("<svg viewBox=\"0 0 {width} {height}\""), &head, 1);
@@ -224,7 +232,7 @@ mod tests {
             Series { color: COLORS[1], bars: vec![bar(40.0), bar(39.0)] },
         ];
         let drawn = bars("30:10 & more", "tpmC", &["1 GB".into(), "2 GB".into()], &series);
-        for shown in ["812*", "n/a", ">\n40\n<", "1 GB", "30:10 &amp; more"] {
+        for shown in ["812*", "* not steady yet", "n/a", ">\n40\n<", "1 GB", "30:10 &amp; more"] {
             assert!(drawn.contains(shown), "{shown}: {drawn}");
         }
         let points = points("p", "x", "y", &[(0.1, 0.2), (0.1, 0.2)]);

@@ -1,8 +1,9 @@
 //! `gain.svg`, which the README shows: the gain of the paper's policies at 30:10, next to the paper's
 //! figures.
 
-use super::charts::{Bar, COLORS, Series, bars, css, standalone};
+use super::charts::{Bar, Series, bars, css, standalone};
 use super::paper::printed;
+use super::sections::color;
 use super::view::{View, pair_name};
 use crate::command::matrix::{ANALYSIS, Case, POOLS, Shape};
 use minijinja::context;
@@ -11,7 +12,12 @@ use plotters::style::RGBColor;
 
 const DB: u32 = 30;
 
-const COLOR: [RGBColor; 3] = [COLORS[3], COLORS[0], COLORS[6]];
+/// The bars of a name, with their values at each pool size.
+struct Named {
+    name: String,
+    color: RGBColor,
+    bars: Vec<Bar>,
+}
 
 /// Draws the chart as a file; `None` unless LRU+CC and GD2L+CAC have finished at every pool size.
 pub(crate) fn chart(view: &View<'_>) -> Option<String> {
@@ -21,7 +27,7 @@ pub(crate) fn chart(view: &View<'_>) -> Option<String> {
 /// The same chart as a section of the page.
 pub(crate) fn section(view: &View<'_>) -> Option<Value> {
     let series = series(view)?;
-    let legend = series.iter().zip(COLOR).map(|((name, _), color)| context! { name, css => css(color) });
+    let legend = series.iter().map(|one| context! { name => one.name.as_str(), css => css(one.color) });
     Some(context! { chart => plain(&groups(), &series), legend => legend.collect::<Vec<_>>() })
 }
 
@@ -29,33 +35,44 @@ fn groups() -> [String; 3] {
     POOLS.map(|pool| Shape::of(DB, pool).to_string())
 }
 
-/// The names of the bars, and their heights at each pool size.
-fn series(view: &View<'_>) -> Option<[(String, Vec<f64>); 3]> {
+/// A pair's bars here, and in the paper: in the colour that the pair has in all charts, and a lighter one.
+fn series(view: &View<'_>) -> Option<Vec<Named>> {
     let [lru_cc, _, gd2l_cac] = ANALYSIS;
-    let case = |pool, pair| Case::of(Shape::of(DB, pool), pair);
-    let here = |pair| -> Option<Vec<f64>> {
-        let total = |pool: &u32| Some(view.finished(&case(*pool, pair))?.row.total_ms_per_new_order);
-        POOLS.iter().map(total).collect()
-    };
-    let paper: Option<Vec<f64>> =
-        POOLS.iter().map(|&pool| Some(printed(&case(pool, gd2l_cac))?.total_ms)).collect();
-    let paper_name = format!("{} in the paper", pair_name(gd2l_cac));
-    Some([(pair_name(lru_cc), here(lru_cc)?), (pair_name(gd2l_cac), here(gd2l_cac)?), (paper_name, paper?)])
+    let mut all = Vec::new();
+    for pair in [lru_cc, gd2l_cac] {
+        let case = |pool: &u32| Case::of(Shape::of(DB, *pool), pair);
+        let here = |pool| {
+            let finished = view.finished(&case(pool))?;
+            Some(Bar { value: finished.row.total_ms_per_new_order, steady: finished.steady })
+        };
+        let paper = |pool| Some(Bar { value: printed(&case(pool))?.total_ms, steady: true });
+        all.push(named(pair_name(pair), POOLS.iter().map(here).collect::<Option<_>>()?));
+        let paper_name = format!("{}{IN_PAPER}", pair_name(pair));
+        all.push(named(paper_name, POOLS.iter().map(paper).collect::<Option<_>>()?));
+    }
+    Some(all)
+}
+
+const IN_PAPER: &str = " in the paper";
+
+/// The bars called `name`, in the colour of their pair.
+fn named(name: String, bars: Vec<Bar>) -> Named {
+    let pair = name.trim_end_matches(IN_PAPER);
+    let own = color(ANALYSIS.into_iter().find(|of| pair_name(*of) == pair).unwrap_or(ANALYSIS[0]), 0);
+    let lighter = |part: u8| part.midpoint(255);
+    let color = if pair == name { own } else { RGBColor(lighter(own.0), lighter(own.1), lighter(own.2)) };
+    Named { name, color, bars }
 }
 
 /// Groups of bars, one of each series, with the legend below.
-fn drawn(groups: &[String], series: &[(String, Vec<f64>)]) -> String {
-    standalone(&plain(groups, series), series.iter().map(|(name, _)| name.as_str()).zip(COLOR))
+fn drawn(groups: &[String], series: &[Named]) -> String {
+    standalone(&plain(groups, series), series.iter().map(|one| (one.name.as_str(), one.color)))
 }
 
 /// The bars alone.
-fn plain(groups: &[String], series: &[(String, Vec<f64>)]) -> String {
-    let bar = |&value: &f64| Some(Bar { value, steady: true });
-    let all: Vec<Series> = series
-        .iter()
-        .zip(COLOR)
-        .map(|((_, values), color)| Series { color, bars: values.iter().map(bar).collect() })
-        .collect();
+fn plain(groups: &[String], series: &[Named]) -> String {
+    let bars_of = |one: &Named| one.bars.iter().copied().map(Some).collect();
+    let all: Vec<Series> = series.iter().map(|one| Series { color: one.color, bars: bars_of(one) }).collect();
     bars("Device time per New-Order, by database : SSD : pool", "ms", groups, &all)
 }
 
@@ -81,9 +98,9 @@ mod tests {
         let readme = std::fs::read_to_string(root.join("README.md")).expect("a README");
         let (head, rows) = table(&readme);
         let groups: Vec<String> = rows.iter().map(|row| row[0].clone()).collect();
-        let column = |at: usize| rows.iter().map(|row| row[at].parse().expect("a figure")).collect();
-        let series: Vec<(String, Vec<f64>)> =
-            (1..head.len()).map(|at| (head[at].clone(), column(at))).collect();
+        let bar = |cell: &String| Bar { value: cell.parse().expect("a figure"), steady: true };
+        let column = |at: usize| rows.iter().map(|row| bar(&row[at])).collect();
+        let series: Vec<Named> = (1..head.len()).map(|at| named(head[at].clone(), column(at))).collect();
         let chart = drawn(&groups, &series);
         let file = root.join("docs/gain.svg");
         if std::env::var_os("PAGETIER_DRAW").is_some() {

@@ -86,7 +86,8 @@ fn shown<'a>(view: &View<'a>, databases: &[u32], pairs: &[Pair<'a>]) -> Option<V
     has_any(view, databases, &own).then(|| view.pairs(pairs))
 }
 
-fn color(pair: Pair<'_>, at: usize) -> RGBColor {
+/// A pair's colour in all charts; `at`: its place, if it is none of the papers'.
+pub(super) fn color(pair: Pair<'_>, at: usize) -> RGBColor {
     let known = [ANALYSIS[2], ANALYSIS[0], ANALYSIS[1], RIVALS[0], RIVALS[2], RIVALS[1]];
     COLORS[known.iter().position(|known| *known == pair).unwrap_or(6 + at) % COLORS.len()]
 }
@@ -104,7 +105,7 @@ fn throughput(view: &View<'_>, name: &str, pairs: &[Pair<'static>]) -> Option<Va
             color: color(pair, at),
             bars: cases(&[db], pair).map(bar).collect(),
         });
-        let groups = POOLS.map(|pool| format!("pool {}%", pool * 10));
+        let groups = POOLS.map(|pool| Shape::of(db, pool).to_string());
         charts::bars(&format!("DB:SSD = {db}:10"), "tpmC", &groups, &series.collect::<Vec<_>>())
     };
     let row = |(at, &pair): (usize, &Pair<'_>)| {
@@ -145,7 +146,7 @@ fn io(view: &View<'_>, name: &str, db: u32, pairs: &[Pair<'static>], base: Pair<
         let total = |row: &Row| row.total_ms_per_new_order;
         Some(context! {
             pair => pair_name(pair),
-            pool => pool * 10,
+            shape => Shape::of(db, pool).to_string(),
             error => error(outcome),
             row => Serde(finished.map(|finished| &finished.row)),
             steady => finished.map(|finished| finished.steady),
