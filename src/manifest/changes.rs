@@ -1,10 +1,36 @@
-//! Small changes of the manifest, each a record in its tail.
+//! Small changes of the manifest, each a record in its tail, and which room changes may use.
 
 use super::log_record::LogRecord;
 use serde::{Deserialize, Serialize};
 
 /// The maximum number of page runs in a record, so that the record fits into a block.
 pub(crate) const CHANGE_RUNS_MAX: usize = 128;
+
+/// The minimum room that an area has beyond its contents, in bytes, so that the store can still record changes
+/// when its disk is full (I36).
+pub(crate) const SLACK_BYTES: usize = 16 << 10;
+
+/// What a save may do with the slack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Slack {
+    /// Preserve it: the contents name more than before.
+    Keep,
+    /// Use at most half of it: freeing pages must work on a full disk, but must not consume all of the slack.
+    Half,
+    /// Use it: the contents name nothing new, or must be recorded in any case.
+    Use,
+}
+
+impl Slack {
+    /// The room that the save must leave, in bytes.
+    pub(crate) fn left(self) -> usize {
+        match self {
+            Self::Keep => SLACK_BYTES,
+            Self::Half => SLACK_BYTES / 2,
+            Self::Use => 0,
+        }
+    }
+}
 
 /// A record in the tail.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,13 +1,12 @@
 //! The manifest: the store's identity, its spaces, and where on the HDD they lie; how it is encoded, and
 //! which numbers in it are possible.
 
-use super::changes::Record;
+use super::changes::{Record, Slack};
 use super::extents::{EXTENT_PAGES, HOLE, reserved, without};
 use super::log_record::LogRecord;
 use super::memory::MemoryManifest;
 use super::only_copies::{OnlyCopies, UnprovedRecord, added};
 use super::page_runs::PageRuns;
-use super::slack::Slack;
 use super::superblock::{AREA_BYTES_MAX, AREA_UNIT, HEAD_BYTES};
 use super::tail;
 use crate::error::OpenError;
@@ -200,7 +199,7 @@ impl Manifest {
     pub(crate) fn slack_after(&self, before: &Self) -> Slack {
         // More spaces and extents mean more to record later, perhaps on a full disk, so such a save must
         // leave room for that. Any other save may use it up, for example one that records a failed flush
-        // (I26).
+        // (I36).
         let extents = |m: &Self| m.spaces.iter().flat_map(|s| &s.runs).map(|(_, count)| count).sum::<u64>();
         let more = self.spaces.len() > before.spaces.len() || extents(self) > extents(before);
         if more { Slack::Keep } else { Slack::Use }
@@ -331,7 +330,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Manifest, OpenError> {
         return Err(bad(&format!("it has format {found}, this version reads {reads}")));
     }
     // A shorter file may lack records that were acknowledged: it opens as if they had never been made. Refuse
-    // it (I27).
+    // it (I41).
     if let Some(size) = manifest.file_bytes.take()
         && (bytes.len() as u64) < size
     {
@@ -343,7 +342,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Manifest, OpenError> {
     manifest.check().map_err(bad)?;
     manifest.spaces.sort_unstable_by_key(|space| space.id);
     // A gap means that a durable record is missing: those after it would be applied to the wrong contents
-    // (I27).
+    // (I41).
     for (n, json) in (0..).zip(&file.records) {
         let record: Record = serde_json::from_str(json).map_err(|e| bad(&e.to_string()))?;
         if record.n != n || record.generation <= manifest.generation {

@@ -5,6 +5,7 @@
 
 use crate::mounted::{SmallDisk, skip};
 use crate::stores::{PAGE, PAGES, has_all_pages, json, made, run, said};
+use pagetier_testing::newest_area;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -40,7 +41,7 @@ const HEADER_BYTES: usize = 32;
 fn made_unformatted(store: &Path) {
     let path = store.join("manifest.json");
     let bytes = std::fs::read(&path).unwrap();
-    let line = bytes.split(|byte| *byte == b'\n').next().unwrap();
+    let line = newest_area(&bytes).split(|byte| *byte == b'\n').next().unwrap();
     let mut fields: serde_json::Value = serde_json::from_slice(line).unwrap();
     fields["format"] = 4.into();
     fields.as_object_mut().unwrap().remove("file_bytes");
