@@ -18,10 +18,10 @@
 //! 2. The contents are written.
 //! 3. Both headers are written. A crash in between leaves one: it says the same.
 //!
-//! The first save on an HDD writes headers without contents before anything else: a crash then leaves a device
-//! that is known to be about to get a store, not one with unknown data. A file is made whole, with the first
-//! save in it ([`file`](super::file)), and made anew when a manifest has outgrown its areas. If a full disk
-//! has no room for that, the save fails unless the present areas have room for it, and nothing is lost.
+//! The first save on an HDD writes headers without contents before anything else: a crash then leaves a
+//! device that is known to be about to get a store, not one with unknown data. A file is made whole, with the
+//! first save in it ([`file`](super::file)), and made anew when a manifest has outgrown its areas. If a full
+//! disk has no room for that, the save fails unless the present areas have room for it, and nothing is lost.
 //!
 //! The contents are thus durable before a header names them, so contents that do not match their checksum are
 //! damage, never a torn save: the opening is refused, and does not fall back to an older manifest.
@@ -34,7 +34,6 @@
 //! [`Joint`](pagetier_devio::Joint).
 
 use super::changes::{SLACK_BYTES, Slack};
-use super::contents::with_size;
 use super::file::{CUT, ManifestFile, preamble};
 use super::medium::Medium;
 use super::superblock::AREA_UNIT;
@@ -81,7 +80,9 @@ impl Header {
         let long = |at: usize| Some(u64::from(word(at)?) | u64::from(word(at + 4)?) << 32);
         let is_sound = b.get(..8)? == MAGIC && word(8)? == crc32c::crc32c(b.get(12..tail::SECTOR)?);
         let header = Self { save: long(16)?, area_bytes: long(24)?, size: long(32)? };
-        (is_sound && word(12)? == FORMAT && header.size <= header.area_bytes).then_some(header)
+        // The end of the areas is computed from it.
+        let fits = header.size <= header.area_bytes && header.area_bytes < 1 << 48;
+        (is_sound && word(12)? == FORMAT && fits).then_some(header)
     }
 }
 
@@ -195,14 +196,15 @@ impl Areas {
     pub(crate) async fn replace(&self, json: &[u8], slack: Slack) -> Result<()> {
         let is_there = self.medium.is_ready().await?;
         let State { area_bytes, current, .. } = self.state.lock().clone();
-        let len = tail::sealed(&with_size(json, usize::MAX), 0).len();
+        let mut contents = tail::sealed(json, 0);
+        let (len, end) = (contents.len(), End::after(&contents).map_err(Error::other)?);
         // The next save must find room as well (I36).
         let fits = len + slack.left() <= area_bytes as usize;
         let has_areas = is_there && current.is_some();
         if let Medium::File(file) = &self.medium {
             let asks_for_more = slack == Slack::Keep && wanted(len) > area_bytes as usize;
             if !has_areas || !fits || asks_for_more {
-                match self.renew(file, json, len) {
+                match self.renew(file, &contents, end) {
                     // The present areas are large enough, only sooner used up again.
                     Err(e) if has_areas && fits && e.kind() == ErrorKind::StorageFull => {}
                     renewed => return renewed,
@@ -212,7 +214,7 @@ impl Areas {
             return Err(Error::new(ErrorKind::StorageFull, too_large(area_bytes)));
         }
         let size = wanted(len).min(area_bytes as usize);
-        let (contents, end) = contents(json, size)?;
+        contents.resize(size, b'\n');
         let save = self.next_save();
         let seen = self.medium.failures();
         self.make_durable(seen).await?;
@@ -260,17 +262,16 @@ impl Areas {
         Ok(())
     }
 
-    /// Saves in a new file, whose areas have room for more than these contents of `len` bytes.
-    fn renew(&self, file: &ManifestFile, json: &[u8], len: usize) -> Result<()> {
-        let size = wanted(len);
-        let (contents, end) = contents(json, size)?;
+    /// Saves in a new file, whose areas have room for more than these contents.
+    fn renew(&self, file: &ManifestFile, contents: &[u8], end: End) -> Result<()> {
+        let (len, size) = (contents.len(), wanted(contents.len()));
         let header = Header { save: self.next_save(), area_bytes: size as u64, size: size as u64 };
         let mut bytes = preamble();
         bytes.extend(header.encode().repeat(2));
         bytes.resize(self.medium.areas_at() as usize, 0);
         bytes.extend(contents);
         // No zeroes, which a copy may turn into a hole: the next save could find no room on a full disk.
-        bytes.resize(bytes.len() + size, b'\n');
+        bytes.resize(self.medium.areas_at() as usize + 2 * size, b'\n');
         file.put(&bytes)?;
         {
             let state = &mut *self.state.lock();
@@ -318,14 +319,6 @@ impl Areas {
 /// The size of an area for `len` bytes of contents, a tail, and the slack.
 fn wanted(len: usize) -> usize {
     (len + SLACK_BYTES + tail::room(len)).next_multiple_of(AREA_UNIT as usize)
-}
-
-/// What an area of `size` bytes holds after a save of `json`, and the end of its tail.
-fn contents(json: &[u8], size: usize) -> Result<(Vec<u8>, End)> {
-    let mut contents = tail::sealed(&with_size(json, size), 0);
-    let end = End::after(&contents).map_err(Error::other)?;
-    contents.resize(size, b'\n');
-    Ok((contents, end))
 }
 
 impl Appendable {

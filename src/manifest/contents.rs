@@ -1,9 +1,8 @@
 //! The manifest: the store's identity, its spaces, and where on the HDD they lie; how it is encoded, and
 //! which numbers in it are possible.
 
-use super::changes::{Record, Slack};
+use super::changes::{LogRecord, Record, Slack};
 use super::extents::{EXTENT_PAGES, HOLE, reserved, without};
-use super::log_record::LogRecord;
 use super::memory::MemoryManifest;
 use super::only_copies::{OnlyCopies, UnprovedRecord, added};
 use super::page_runs::PageRuns;
@@ -37,8 +36,8 @@ const EXTENTS_AT_MAX: u64 = HEAD_BYTES + 2 * AREA_BYTES_MAX + (RING_PAGES_MAX as
 /// The manifest, with the changes of its tail applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Manifest {
-    /// The size of the file that these contents were written to: a shorter one has been cut, perhaps within
-    /// its tail. Present in the file only.
+    /// The size of the file, if it has no areas: a shorter one has been cut, perhaps within its tail. Present
+    /// in the file only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) file_bytes: Option<u64>,
     pub(crate) format: u32,
@@ -307,13 +306,6 @@ pub(crate) struct SpaceRecord {
     pub(crate) dropping: bool,
 }
 
-/// The manifest's JSON with [`Manifest::file_bytes`].
-pub(super) fn with_size(json: &[u8], size: usize) -> Vec<u8> {
-    let mut sized = format!("{{\"file_bytes\":{size},").into_bytes();
-    sized.extend_from_slice(&json[1..]);
-    sized
-}
-
 /// Encodes the manifest as one line of JSON and a line with its CRC32C.
 pub(crate) fn encode(manifest: &Manifest) -> io::Result<Vec<u8>> {
     Ok(tail::sealed(&serde_json::to_vec(manifest)?, 0))
@@ -438,7 +430,7 @@ mod tests {
     fn a_file_that_was_cut_is_refused_wherever_its_records_end() {
         let manifest = Manifest::new("s".into(), PageSize::MIN);
         let size = 64 << 10;
-        let mut bytes = tail::sealed(&with_size(&serde_json::to_vec(&manifest).unwrap(), size), 0);
+        let mut bytes = encode(&Manifest { file_bytes: Some(size as u64), ..manifest.clone() }).unwrap();
         let contents = bytes.len();
         bytes.resize(size, b'\n');
         assert_eq!(decode(&bytes).unwrap(), manifest);

@@ -4,17 +4,17 @@
 //!
 //! A new file is made for a new store, for a manifest of earlier versions (one text, not two areas), and when
 //! the areas have become too small. It is written under another name with all that it will ever need, synced,
-//! and renamed. So `manifest.json` is one of the two files, whole, at every moment; a crash leaves either, and
-//! nothing else is ever read.
+//! and renamed. So `manifest.json` is one of the two files, whole, at every moment; a crash leaves either,
+//! and nothing else is ever read.
 //!
 //! A name that can be seen may not be durable: a sync of the directory may have failed, or the process that
 //! renamed the file was killed. A later sync may succeed without writing what an earlier one has lost. So
 //! before the first save of a process, and before the next one after a failure, a name in the directory is
 //! changed, which makes the file system write the directory again, and that is synced (I43).
 //!
-//! **Only ours.** The file stays open, so no save reaches a file that has taken its place: another store's, or
-//! a copy. But what is saved to a file that has lost its name would be lost with it. So a save is refused when
-//! `manifest.json` is not the open file (I40). A missing file is made again.
+//! **Only ours.** The file stays open, so no save reaches a file that has taken its place: another store's,
+//! or a copy. But what is saved to a file that has lost its name would be lost with it. So a save is refused
+//! when `manifest.json` is not the open file (I40). A missing file is made again.
 
 use super::tail;
 use crate::tenure::held_dir::HeldDir;

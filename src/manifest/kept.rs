@@ -1,6 +1,6 @@
-//! Where the manifest is kept: in areas of a file or of the volume, or in memory. Small changes are appended as
-//! records ([`tail`]). Other changes, and those that the tail has no room for, replace the manifest
-//! atomically as a whole.
+//! Where the manifest is kept: in areas of a file or of the volume, or in memory. Small changes are appended
+//! as records ([`tail`](super::tail)). Other changes, and those that the tail has no room for, replace the
+//! manifest atomically as a whole.
 
 use super::areas::Areas;
 use super::changes::{Change, Record, Slack};

@@ -105,7 +105,7 @@ impl Medium {
     pub(super) fn failures(&self) -> Option<Failures> {
         match self {
             Self::Hdd(joint, _) => Some(joint.failures()),
-            // Nobody else flushes the file.
+            // The file is the manifest's alone.
             Self::File(_) => None,
         }
     }

@@ -12,7 +12,6 @@ pub(crate) mod extents;
 pub(crate) mod file;
 pub(crate) mod id;
 pub(crate) mod kept;
-pub(crate) mod log_record;
 pub(crate) mod medium;
 pub(crate) mod memory;
 pub(crate) mod only_copies;
