@@ -188,7 +188,7 @@ async fn freeing_a_page_that_a_dropped_call_still_frees_returns_once_it_has_left
 /// The records of frees in the manifest of a directory; each is there twice.
 fn records_of_frees(directory: &std::path::Path) -> usize {
     let file = std::fs::read(directory.join("manifest.json")).unwrap();
-    let manifest = String::from_utf8_lossy(newest_area(&file));
+    let manifest = String::from_utf8_lossy(&file[newest_area(&file)]);
     manifest.matches("{\"free\":").count() / 2
 }
 

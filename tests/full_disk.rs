@@ -424,7 +424,8 @@ async fn least_slack() -> u64 {
         }
         let file = std::fs::read(folder.path().join("manifest.json")).unwrap();
         // Contents, and two copies of each record.
-        let lines = newest_area(&file).split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"{"));
+        let lines =
+            file[newest_area(&file)].split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"{"));
         let lengths: Vec<usize> = lines.map(<[u8]>::len).collect();
         let used = lengths[0] + lengths[1..].iter().sum::<usize>() / 2;
         least = least.min((file.len() as u64 - (64 << 10)) / 2 - used as u64);

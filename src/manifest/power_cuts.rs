@@ -168,7 +168,12 @@ fn a_converted_manifest_is_refused_by_earlier_versions_in_words() {
     let files = of_an_earlier_version(1, &SimPower::new());
     let directory = files.root().directory(Path::new("/store")).unwrap();
     let file = manifest(&files);
-    found(&file);
+    // Without room for the new file it is as it was.
+    files.set_free(Some(0));
+    assert_eq!(found(&file), Some((50, 0)));
+    assert_eq!(now(file.replace(&json(51, 0), Slack::Use)).unwrap_err().kind(), ErrorKind::StorageFull);
+    assert_eq!(found(&manifest(&files)), Some((50, 0)));
+    files.set_free(None);
     assert!(replace(&file, 51, Slack::Use) && directory.stat(Path::new(SPARE)).unwrap().is_none());
     let bytes = directory.open(Path::new(FILE), Access::Read).unwrap().read_from(0).unwrap();
     // The text that those versions read has not changed since.
