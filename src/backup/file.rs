@@ -2,7 +2,7 @@
 //! is incomplete. `docs/format.md` has the byte tables.
 
 use crate::error::BackupError;
-use crate::manifest::log_record::LogRecord;
+use crate::manifest::changes::LogRecord;
 use crate::manifest::page_runs::PageRuns;
 use pagetier_page::{HEADER_BYTES, Header, Lsn, PageId, SpaceId, Stamp};
 use rustc_hash::FxHashMap;

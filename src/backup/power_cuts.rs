@@ -8,11 +8,11 @@ use super::report::{CopyLog, RestoreReport};
 use super::site::{Begun, Done, Target};
 use super::write::Draft;
 use crate::error::BackupError;
-use crate::manifest::contents::{Manifest, decode, encode};
-use crate::manifest::file::ManifestFile;
-use crate::manifest::slack::Slack;
-use crate::manifest::tail;
+use crate::manifest::areas::Areas;
+use crate::manifest::changes::Slack;
+use crate::manifest::contents::{Manifest, decode};
 use crate::tenure::held_dir::HeldDir;
+use futures_util::FutureExt;
 use pagetier_devio::files::{Access, Directory, create_durably};
 use pagetier_page::PageSize;
 use pagetier_testing::{FileFault, SimFiles, SimPower};
@@ -246,20 +246,19 @@ fn a_purge_leaves_no_backup_without_those_that_it_continues() {
 const STORE: &str = "/databases/db";
 const PARTIAL: &str = "/databases/db.partial";
 
-fn manifest_in(files: &SimFiles, dir: &str) -> Option<ManifestFile> {
+fn manifest_in(files: &SimFiles, dir: &str) -> Option<Areas> {
     let dir = files.root().directory(Path::new(dir)).ok()?;
-    Some(ManifestFile::new(HeldDir::on(dir)))
+    Some(Areas::in_directory(HeldDir::on(dir)))
 }
 
 /// Saves a manifest in place of the store's: opened for this epoch, or closed.
 fn save(files: &SimFiles, epoch: u32, is_closed: bool) -> std::io::Result<()> {
     let file = manifest_in(files, PARTIAL).ok_or(std::io::ErrorKind::NotFound)?;
-    file.adopt()?;
+    file.load().now_or_never().unwrap()?;
     let mut manifest = Manifest::new("store".to_owned(), PageSize::MIN);
     (manifest.epoch, manifest.opened) = (epoch, epoch);
     manifest.closed = if is_closed { epoch } else { 0 };
-    let bytes = tail::sealed(&encode(&manifest)?, 0);
-    file.replace(&|_| bytes.clone(), Slack::Keep)
+    file.replace(&serde_json::to_vec(&manifest)?, Slack::Keep).now_or_never().unwrap()
 }
 
 /// Restores `backup`, whose store has this epoch. Returns whether it is restored.
@@ -280,7 +279,7 @@ async fn restore(files: &SimFiles, backup: &str, epoch: u32) -> Result<(), Backu
 
 /// The epoch of the store under its name, which is complete; `None`: there is none.
 fn restored(files: &SimFiles) -> Option<u32> {
-    let bytes = manifest_in(files, STORE)?.read().unwrap().expect("a store");
+    let bytes = manifest_in(files, STORE)?.load().now_or_never().unwrap().unwrap().expect("a store");
     let manifest = decode(&bytes).unwrap();
     assert!(manifest.is_clean(), "it is not complete");
     Some(manifest.epoch)

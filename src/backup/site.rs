@@ -12,9 +12,10 @@
 use super::locked::{LOOK_EVERY, locked};
 use super::report::{RestoreReport, blocking};
 use crate::error::{BackupError, OpenError};
+use crate::manifest::areas::Areas;
 use crate::manifest::contents::decode;
-use crate::manifest::file::ManifestFile;
 use crate::tenure::held_dir::HeldDir;
+use futures_util::FutureExt;
 use pagetier_devio::files::{Access, DirFile, Directory, beside, create_durably};
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
@@ -209,7 +210,8 @@ fn said_done(files: &dyn Directory, dir: &Path) -> Option<Done> {
 fn done_in(files: &dyn Directory, dir: &Path) -> Option<Done> {
     let done = said_done(files, dir)?;
     let held = HeldDir::on(files.directory(dir).ok()?);
-    let manifest = decode(&ManifestFile::new(held).read().ok()??).ok()?;
+    let read = Areas::in_directory(held).load().now_or_never()?;
+    let manifest = decode(&read.ok()??).ok()?;
     // An opening since may have changed the store: it is not what was restored any more.
     (manifest.is_clean() && manifest.epoch == done.epoch).then_some(done)
 }

@@ -1,14 +1,14 @@
-//! The manifest on the volume: two areas at the head of the HDD, before its first extent, so that another
-//! machine can open the store with the volume alone.
+//! The manifest in two areas: at the head of the HDD, before its first extent, so that another machine can
+//! open the store with the volume alone; or in a file of the store's directory.
 //!
-//! | bytes from | what |
-//! | --- | --- |
-//! | 0 | the superblock, two copies |
-//! | 64 KiB | headers: two copies for each area, each in a block of its own |
-//! | 1 MiB | the first area, then the second: each as long as the headers say, then the extents |
+//! | bytes from on the HDD | in the file | what |
+//! | --- | --- | --- |
+//! | 0 | 0 | the superblock, two copies; in the file a block that earlier versions refuse |
+//! | 64 KiB | 4 KiB | headers: two copies for each area, each in a block of its own |
+//! | 1 MiB | 64 KiB | the first area, then the second: each as long as the headers say, then the extents |
 //!
-//! An area holds what `manifest.json` holds: the contents and a tail of records ([`tail`]). A header states
-//! the number of the save that wrote its area. The area of the highest save is the manifest.
+//! An area holds the contents and a tail of records ([`tail`]). A header states the number of the save that
+//! wrote its area. The area of the highest save is the manifest.
 //!
 //! A save writes the area that is not the manifest, in three steps, each flushed before the next:
 //!
@@ -18,8 +18,10 @@
 //! 2. The contents are written.
 //! 3. Both headers are written. A crash in between leaves one: it says the same.
 //!
-//! The first save writes headers without contents before anything else: a crash then leaves a device that is
-//! known to be about to get a store, not one with unknown data.
+//! The first save on an HDD writes headers without contents before anything else: a crash then leaves a
+//! device that is known to be about to get a store, not one with unknown data. A file is made whole, with the
+//! first save in it ([`file`](super::file)), and made anew when a manifest has outgrown its areas. If a full
+//! disk has no room for that, the save fails unless the present areas have room for it, and nothing is lost.
 //!
 //! The contents are thus durable before a header names them, so contents that do not match their checksum are
 //! damage, never a torn save: the opening is refused, and does not fall back to an older manifest.
@@ -28,30 +30,20 @@
 //! flush, or after a flush that failed. So before its first save touches the other area, which may be the
 //! only durable one, the manifest is written again in place, where each sector keeps its contents.
 //!
-//! The store flushes the same device, and a failure of either's flush may have lost writes of both:
-//! [`Joint`].
-//!
-//! Saves run one after another, in the order in which they begin, each in a task of its own and to its end,
-//! also when the store is dropped meanwhile: a save keeps its locks (I41).
+//! The store flushes the same HDD, and a failure of either's flush may have lost writes of both:
+//! [`Joint`](pagetier_devio::Joint).
 
-use super::contents::with_size;
-use super::slack::{SLACK_BYTES, Slack};
-use super::superblock::{AREA_UNIT, HEAD_BYTES};
+use super::changes::{SLACK_BYTES, Slack};
+use super::file::{CUT, ManifestFile, preamble};
+use super::medium::Medium;
+use super::superblock::AREA_UNIT;
 use super::tail::{self, End, Placed};
-use futures_util::FutureExt;
-use pagetier_bufpool::FENCED;
-use pagetier_devio::task::{Boxed, spawn};
-use pagetier_devio::{
-    Claim, DeviceError, DeviceErrorKind, Failures, IoBuf, IoBufs, IoClass, Joint, SharedDevice,
-};
+use crate::tenure::held_dir::HeldDir;
+use pagetier_devio::{Failures, SharedDevice};
 use parking_lot::Mutex;
 use std::io::{Error, ErrorKind, Result};
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 
-const HEADERS_AT: u64 = 64 << 10;
 const MAGIC: [u8; 8] = *b"PGTIERMF";
 const FORMAT: u32 = 1;
 /// How often an area is read before it counts as damaged: a transfer may corrupt what is sound (I32).
@@ -88,7 +80,9 @@ impl Header {
         let long = |at: usize| Some(u64::from(word(at)?) | u64::from(word(at + 4)?) << 32);
         let is_sound = b.get(..8)? == MAGIC && word(8)? == crc32c::crc32c(b.get(12..tail::SECTOR)?);
         let header = Self { save: long(16)?, area_bytes: long(24)?, size: long(32)? };
-        (is_sound && word(12)? == FORMAT && header.size <= header.area_bytes).then_some(header)
+        // The end of the areas is computed from it.
+        let fits = header.size <= header.area_bytes && header.area_bytes < 1 << 48;
+        (is_sound && word(12)? == FORMAT && fits).then_some(header)
     }
 }
 
@@ -117,64 +111,49 @@ struct State {
     tail: Option<Appendable>,
 }
 
-/// The manifest on a volume. See the module.
+/// The manifest in areas. See the module.
 #[derive(Debug)]
 pub(crate) struct Areas {
-    joint: Arc<Joint>,
-    /// The store's claim to the volume.
-    claim: Claim,
-    runtime: Handle,
+    medium: Medium,
     state: Mutex<State>,
-    /// Ends with the last save that began.
-    last: Mutex<Option<oneshot::Receiver<()>>>,
 }
 
 impl Areas {
-    /// The areas on the device of `joint`, of `area_bytes` each unless it has some.
-    pub(crate) fn new(joint: Arc<Joint>, claim: Claim, area_bytes: u64, runtime: Handle) -> Self {
+    /// The areas on a medium, of `area_bytes` each unless it has some.
+    pub(crate) fn new(medium: Medium, area_bytes: u64) -> Self {
         let state = State { area_bytes, current: None, unproved: None, save: 0, tail: None };
-        Self { joint, claim, runtime, state: Mutex::new(state), last: Mutex::default() }
+        Self { medium, state: Mutex::new(state) }
     }
 
-    pub(crate) fn device(&self) -> &SharedDevice {
-        self.joint.device()
+    /// The areas of the file in the store's directory, which has the size that it needs.
+    pub(crate) fn in_directory(directory: Arc<HeldDir>) -> Self {
+        Self::new(Medium::File(ManifestFile::new(directory)), 0)
     }
 
-    /// Where the first extent begins, in bytes.
+    pub(crate) fn medium(&self) -> &Medium {
+        &self.medium
+    }
+
+    /// Where the second area ends, in bytes, and on the HDD the first extent begins.
     pub(crate) fn end(&self) -> u64 {
-        HEAD_BYTES + 2 * self.state.lock().area_bytes
-    }
-
-    /// Runs `save` in a task of its own, once the saves that began before it have ended.
-    pub(crate) fn begin<T: Send + 'static>(
-        &self,
-        save: impl Future<Output = Result<T>> + Send + 'static,
-    ) -> Boxed<'static, Result<T>> {
-        let (ended, this) = oneshot::channel();
-        let (done, result) = oneshot::channel();
-        let before = self.last.lock().replace(this);
-        spawn(&self.runtime, async move {
-            // An error: the runtime ends, and a write of the save before this one may be in flight.
-            if let Some(before) = before
-                && before.await.is_err()
-            {
-                return;
-            }
-            let saved = AssertUnwindSafe(save).catch_unwind().await;
-            let _ = ended.send(());
-            let _ = done.send(saved.unwrap_or_else(|_| Err(Error::other("a save panicked"))));
-        });
-        Box::pin(async { result.await.unwrap_or_else(|_| Err(Error::other("a save did not end"))) })
+        self.medium.areas_at() + 2 * self.state.lock().area_bytes
     }
 
     /// Reads the manifest; `None` when there is none.
     pub(crate) async fn load(&self) -> Result<Option<Vec<u8>>> {
-        let found = headers(self.device()).await?;
+        if let Medium::File(file) = &self.medium {
+            file.open()?;
+        }
+        let found = headers(&self.medium).await?;
         let newest = found.into_iter().flatten().max_by_key(|(_, header)| header.save);
         if let Some((_, Header { save, area_bytes, .. })) = newest {
             let current = newest.filter(|(_, header)| header.size > 0);
             let unproved = current.is_some().then_some(0);
             *self.state.lock() = State { area_bytes, current, unproved, save, tail: None };
+        }
+        // Perhaps only of the area that is not the manifest, but a save on a full disk needs its room (I36).
+        if newest.is_some() && matches!(self.medium, Medium::File(_)) && self.medium.size()? < self.end() {
+            return Err(Error::new(ErrorKind::InvalidData, CUT));
         }
         let bytes = self.read().await?;
         if let Some(bytes) = &bytes {
@@ -186,11 +165,10 @@ impl Areas {
     /// Reads the manifest in force; `None` when there is none.
     pub(crate) async fn read(&self) -> Result<Option<Vec<u8>>> {
         let State { area_bytes, current, .. } = self.state.lock().clone();
-        let Some((area, header)) = current else { return Ok(None) };
+        let Some((area, header)) = current else { return self.read_text() };
         let mut bytes = Vec::new();
         for _ in 0..ATTEMPTS_MAX {
-            let read = read(self.device(), HEAD_BYTES + area * area_bytes, header.size as usize).await;
-            bytes = read.map_err(failed)?;
+            bytes = self.medium.read(self.area_at(area, area_bytes), header.size as usize).await?;
             if tail::parse(&bytes).is_ok() {
                 break;
             }
@@ -198,26 +176,78 @@ impl Areas {
         Ok(Some(bytes))
     }
 
+    /// Reads a file of an earlier version, which has no areas.
+    fn read_text(&self) -> Result<Option<Vec<u8>>> {
+        let Medium::File(file) = &self.medium else { return Ok(None) };
+        let bytes = file.read_whole()?;
+        if bytes.as_ref().is_some_and(|bytes| preamble().starts_with(&bytes[..bytes.len().min(tail::BLOCK)]))
+        {
+            return Err(Error::new(ErrorKind::InvalidData, "the headers of its areas are missing"));
+        }
+        Ok(bytes)
+    }
+
+    fn area_at(&self, area: u64, area_bytes: u64) -> u64 {
+        self.medium.areas_at() + area * area_bytes
+    }
+
     /// Replaces the manifest by the one that `json` encodes. Durable when it returns `Ok`; after an error
     /// either version may be found later.
     pub(crate) async fn replace(&self, json: &[u8], slack: Slack) -> Result<()> {
-        self.check_owner().await?;
-        let State { area_bytes, current, unproved, save, .. } = self.state.lock().clone();
-        let area_size = area_bytes as usize;
-        let len = tail::sealed(&with_size(json, usize::MAX), 0).len();
-        // The next save must find room as well (I26).
-        if len + slack.left() > area_size {
+        let is_there = self.medium.is_ready().await?;
+        let State { area_bytes, current, .. } = self.state.lock().clone();
+        let mut contents = tail::sealed(json, 0);
+        let (len, end) = (contents.len(), End::after(&contents).map_err(Error::other)?);
+        // The next save must find room as well (I36).
+        let fits = len + slack.left() <= area_bytes as usize;
+        let has_areas = is_there && current.is_some();
+        if let Medium::File(file) = &self.medium {
+            let asks_for_more = slack == Slack::Keep && wanted(len) > area_bytes as usize;
+            if !has_areas || !fits || asks_for_more {
+                match self.renew(file, &contents, end) {
+                    // The present areas are large enough, only sooner used up again.
+                    Err(e) if has_areas && fits && e.kind() == ErrorKind::StorageFull => {}
+                    renewed => return renewed,
+                }
+            }
+        } else if !fits {
             return Err(Error::new(ErrorKind::StorageFull, too_large(area_bytes)));
         }
-        let size = (len + SLACK_BYTES + tail::room(len)).next_multiple_of(AREA_UNIT as usize).min(area_size);
-        let mut contents = tail::sealed(&with_size(json, size), 0);
-        let end = End::after(&contents).map_err(Error::other)?;
+        let size = wanted(len).min(area_bytes as usize);
         contents.resize(size, b'\n');
-        // Counted although the save may fail: its headers may be found later, and the next ones must be
-        // newer. No record may follow before it has succeeded (I27).
-        let save = save + 1;
-        (self.state.lock().save, self.state.lock().tail) = (save, None);
-        let seen = self.joint.failures();
+        let save = self.next_save();
+        let seen = self.medium.failures();
+        self.make_durable(seen).await?;
+        // The manifest stays whole until the last step.
+        let area = current.map_or(0, |(area, _)| 1 - area);
+        let header = Header { save, area_bytes, size: size as u64 };
+        self.medium.grow(self.end())?;
+        if current.is_none() {
+            // Other data may have been allowed there, which would pass for damaged headers.
+            self.write(self.medium.headers_at(0), &[0; 4 * tail::BLOCK], seen).await?;
+            let begun = Header { save: 0, area_bytes, size: 0 };
+            self.write(self.medium.headers_at(1), &begun.encode().repeat(2), seen).await?;
+        }
+        self.write(self.medium.headers_at(area), &[0; 2 * tail::BLOCK], seen).await?;
+        self.medium.write(self.area_at(area, area_bytes), &contents).await?;
+        self.medium.flush(seen).await?;
+        self.write(self.medium.headers_at(area), &header.encode().repeat(2), seen).await?;
+        let state = &mut *self.state.lock();
+        (state.current, state.tail) = (Some((area, header)), Some(Appendable::after(end, size, len)));
+        Ok(())
+    }
+
+    /// The number of a save that begins. Counted although it may fail: its headers may be found later, and
+    /// the next ones must be newer. No record may follow before it has succeeded (I41).
+    fn next_save(&self) -> u64 {
+        let state = &mut *self.state.lock();
+        (state.save, state.tail) = (state.save + 1, None);
+        state.save
+    }
+
+    /// Makes the manifest durable that the opening found.
+    async fn make_durable(&self, seen: Option<Failures>) -> Result<()> {
+        let State { area_bytes, current, unproved, .. } = self.state.lock().clone();
         if let (Some((area, header)), Some(sum)) = (current, unproved) {
             let bytes = self.read().await?.unwrap_or_default();
             // Nothing but what was opened may be written over it.
@@ -225,30 +255,32 @@ impl Areas {
                 let why = "the manifest on disk changed since it was opened; refusing to overwrite it";
                 return Err(Error::new(ErrorKind::InvalidData, why));
             }
-            self.write(HEAD_BYTES + area * area_bytes, &bytes, seen).await.map_err(failed)?;
-            self.write(headers_at(area), &header.encode().repeat(2), seen).await.map_err(failed)?;
+            self.write(self.area_at(area, area_bytes), &bytes, seen).await?;
+            self.write(self.medium.headers_at(area), &header.encode().repeat(2), seen).await?;
             self.state.lock().unproved = None;
         }
-        // The manifest stays whole until the last step.
-        let area = current.map_or(0, |(area, _)| 1 - area);
-        let header = Header { save, area_bytes, size: size as u64 };
-        let written = async {
-            self.device().grow(HEAD_BYTES + 2 * area_bytes)?;
-            if current.is_none() {
-                // Other data may have been allowed there, which would pass for damaged headers.
-                self.write(HEADERS_AT, &[0; 4 * tail::BLOCK], seen).await?;
-                let begun = Header { save: 0, area_bytes, size: 0 };
-                self.write(headers_at(1), &begun.encode().repeat(2), seen).await?;
-            }
-            self.write(headers_at(area), &[0; 2 * tail::BLOCK], seen).await?;
-            unflushed(self.device(), HEAD_BYTES + area * area_bytes, &contents).await?;
-            self.joint.flush(seen, IoClass::Meta).await?;
-            self.write(headers_at(area), &header.encode().repeat(2), seen).await
-        };
-        written.await.map_err(failed)?;
-        let tail = Appendable { end, block: Vec::new(), has: size, rewritten: len };
-        let state = &mut *self.state.lock();
-        (state.current, state.tail) = (Some((area, header)), Some(tail));
+        Ok(())
+    }
+
+    /// Saves in a new file, whose areas have room for more than these contents.
+    fn renew(&self, file: &ManifestFile, contents: &[u8], end: End) -> Result<()> {
+        let (len, size) = (contents.len(), wanted(contents.len()));
+        let header = Header { save: self.next_save(), area_bytes: size as u64, size: size as u64 };
+        let mut bytes = preamble();
+        bytes.extend(header.encode().repeat(2));
+        bytes.resize(self.medium.areas_at() as usize, 0);
+        bytes.extend(contents);
+        // No zeroes, which a copy may turn into a hole: the next save could find no room on a full disk.
+        bytes.resize(self.medium.areas_at() as usize + 2 * size, b'\n');
+        file.put(&bytes)?;
+        {
+            let state = &mut *self.state.lock();
+            (state.area_bytes, state.current, state.unproved) = (header.area_bytes, Some((0, header)), None);
+        }
+        if !file.is_ready()? {
+            return Err(ErrorKind::NotFound.into());
+        }
+        self.state.lock().tail = Some(Appendable::after(end, size, len));
         Ok(())
     }
 
@@ -260,42 +292,41 @@ impl Areas {
         json: impl FnOnce(u64) -> serde_json::Result<Vec<u8>>,
         slack: Slack,
     ) -> Result<bool> {
-        self.check_owner().await?;
-        // Taken: nothing may follow the record until it is durable (I27).
+        let is_there = self.medium.is_ready().await?;
+        // Taken: nothing may follow the record until it is durable (I41).
         let tail = self.state.lock().tail.take();
         let State { area_bytes, current, .. } = self.state.lock().clone();
-        let (Some((area, _)), Some(tail)) = (current, tail) else { return Ok(false) };
+        let (Some((area, _)), Some(tail), true) = (current, tail, is_there) else { return Ok(false) };
         let Some((record, next)) = tail.with(json, slack, area_bytes as usize)? else { return Ok(false) };
-        let seen = self.joint.failures();
+        let seen = self.medium.failures();
         // Two copies in different blocks: one corrupt block loses no record.
         for offset in record.offsets {
-            let at = HEAD_BYTES + area * area_bytes + (offset / tail::BLOCK * tail::BLOCK) as u64;
-            unflushed(self.device(), at, &next.block).await.map_err(failed)?;
+            let block = (offset / tail::BLOCK * tail::BLOCK) as u64;
+            self.medium.write(self.area_at(area, area_bytes) + block, &next.block).await?;
         }
-        self.joint.flush(seen, IoClass::Meta).await.map_err(failed)?;
+        self.medium.flush(seen).await?;
         self.state.lock().tail = Some(next);
         Ok(true)
     }
 
-    /// Refuses to write over what another owner may have written.
-    async fn check_owner(&self) -> Result<()> {
-        self.claim.confirmed().await;
-        if self.claim.holds() { Ok(()) } else { Err(Error::other(FENCED)) }
-    }
-
     /// Writes `bytes`, durably. Fails if a flush has failed since `seen`.
-    async fn write(&self, at: u64, bytes: &[u8], seen: Failures) -> std::result::Result<(), DeviceError> {
-        unflushed(self.device(), at, bytes).await?;
-        self.joint.flush(seen, IoClass::Meta).await
+    async fn write(&self, at: u64, bytes: &[u8], seen: Option<Failures>) -> Result<()> {
+        self.medium.write(at, bytes).await?;
+        self.medium.flush(seen).await
     }
 }
 
-/// Where the headers of an area are.
-fn headers_at(area: u64) -> u64 {
-    HEADERS_AT + area * 2 * tail::BLOCK as u64
+/// The size of an area for `len` bytes of contents, a tail, and the slack.
+fn wanted(len: usize) -> usize {
+    (len + SLACK_BYTES + tail::room(len)).next_multiple_of(AREA_UNIT as usize)
 }
 
 impl Appendable {
+    /// The blank tail after contents of at most `len` bytes.
+    fn after(end: End, has: usize, len: usize) -> Self {
+        Self { end, block: Vec::new(), has, rewritten: len }
+    }
+
     /// Places the record that `json` encodes, given its number. Returns it, and what follows it; `None` when
     /// there is no room.
     fn with(
@@ -324,24 +355,24 @@ impl Appendable {
 
 /// Whether `device` has a manifest, or a first save has begun there.
 pub(crate) async fn is_on(device: &SharedDevice) -> Result<bool> {
-    Ok(headers(device).await?.iter().any(Option::is_some))
+    Ok(headers(&Medium::to_read(device)).await?.iter().any(Option::is_some))
 }
 
-/// The sound headers at the head of `device`, with their area. An area of whose header no copy is sound or
-/// blank is damage, if there are headers at all: it may have had the newest manifest.
-async fn headers(device: &SharedDevice) -> Result<[Option<(u64, Header)>; 4]> {
-    let mut found = [None; 4];
+/// The sound headers on `medium`, with their area. An area of whose header no copy is sound or blank is
+/// damage, if there are headers at all: it may have had the newest manifest.
+async fn headers(medium: &Medium) -> Result<[Option<(u64, Header)>; 4]> {
+    let (mut found, size) = ([None; 4], medium.size()?);
     // A blank file is shorter.
-    if device.size() < HEADERS_AT + (found.len() * tail::BLOCK) as u64 {
+    if size < medium.headers_at(2) {
         return Ok(found);
     }
     let (mut intact, mut marked, mut unreadable) = ([false; 2], false, None);
     for (nth, found) in found.iter_mut().enumerate() {
-        let at = HEADERS_AT + (nth * tail::BLOCK) as u64;
+        let at = medium.headers_at(0) + (nth * tail::BLOCK) as u64;
         // Read several times: a header that only the transfer corrupted must not hide the newest manifest
         // (I32).
         for _ in 0..ATTEMPTS_MAX {
-            let block = match read(device, at, tail::BLOCK).await {
+            let block = match medium.read(at, tail::BLOCK).await {
                 Ok(block) => block,
                 Err(error) => {
                     // The other copy says the same.
@@ -361,17 +392,7 @@ async fn headers(device: &SharedDevice) -> Result<[Option<(u64, Header)>; 4]> {
         return Ok(found);
     }
     let damaged = || Error::new(ErrorKind::InvalidData, "the header of one of its areas is damaged");
-    Err(unreadable.map_or_else(damaged, failed))
-}
-
-async fn read(device: &SharedDevice, at: u64, len: usize) -> std::result::Result<Vec<u8>, DeviceError> {
-    let done = device.read(at, IoBufs::from_iter([IoBuf::zeroed(len)]), IoClass::Recovery).await;
-    done.result?;
-    Ok(done.bufs.iter().flat_map(|buf| buf.as_slice()).copied().collect())
-}
-
-async fn unflushed(device: &SharedDevice, at: u64, bytes: &[u8]) -> std::result::Result<(), DeviceError> {
-    device.write(at, IoBufs::from_iter([IoBuf::copy_of(bytes)]), IoClass::Meta).await.result
+    Err(unreadable.unwrap_or_else(damaged))
 }
 
 fn too_large(area_bytes: u64) -> String {
@@ -381,16 +402,9 @@ fn too_large(area_bytes: u64) -> String {
     )
 }
 
-fn failed(error: DeviceError) -> Error {
-    let kind = match error.kind {
-        DeviceErrorKind::NoSpace => ErrorKind::StorageFull,
-        _ => ErrorKind::Other,
-    };
-    Error::new(kind, error)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::superblock::HEAD_BYTES;
     use super::*;
     use pagetier_devio::IoOp;
     use pagetier_testing::{Fault, FaultEffect, FlushFailure, SimDevice, SimPower};
@@ -398,8 +412,7 @@ mod tests {
     const AREA_BYTES: u64 = 64 << 10;
 
     fn areas(device: &Arc<SimDevice>) -> Areas {
-        let (_, joint) = Joint::of(Arc::clone(device) as SharedDevice);
-        Areas::new(joint, Claim::default(), AREA_BYTES, Handle::current())
+        Areas::new(Medium::to_read(&(Arc::clone(device) as SharedDevice)), AREA_BYTES)
     }
 
     /// The manifest of save `no`: some sectors, each with its digit.
@@ -501,28 +514,5 @@ mod tests {
         let refused = save(&opened, 4).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::InvalidData);
         assert!(before == device.snapshot());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn saves_that_begin_at_once_run_one_after_the_other() {
-        let device = SimDevice::new("hdd", 0, 1, &SimPower::new());
-        let device = Arc::new(device.with_latency(std::time::Duration::from_millis(5)));
-        let areas = Arc::new(areas(&device));
-        let running = Arc::new(Mutex::new((0, Vec::new())));
-        let saves = (1..=4).map(|no| {
-            let (on, running) = (Arc::clone(&areas), Arc::clone(&running));
-            areas.begin(async move {
-                assert_eq!(std::mem::replace(&mut running.lock().0, no), 0, "two saves at once");
-                save(&on, no).await?;
-                let mut ended = running.lock();
-                ended.0 = 0;
-                ended.1.push(no);
-                Ok(())
-            })
-        });
-        // The callers of all but the last are gone; their saves run even so, in order.
-        let last = saves.collect::<Vec<_>>().pop().unwrap();
-        last.await.unwrap();
-        assert_eq!(running.lock().1, [1, 2, 3, 4]);
     }
 }

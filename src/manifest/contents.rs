@@ -1,13 +1,11 @@
 //! The manifest: the store's identity, its spaces, and where on the HDD they lie; how it is encoded, and
 //! which numbers in it are possible.
 
-use super::changes::Record;
+use super::changes::{LogRecord, Record, Slack};
 use super::extents::{EXTENT_PAGES, HOLE, reserved, without};
-use super::log_record::LogRecord;
 use super::memory::MemoryManifest;
 use super::only_copies::{OnlyCopies, UnprovedRecord, added};
 use super::page_runs::PageRuns;
-use super::slack::Slack;
 use super::superblock::{AREA_BYTES_MAX, AREA_UNIT, HEAD_BYTES};
 use super::tail;
 use crate::error::OpenError;
@@ -38,8 +36,8 @@ const EXTENTS_AT_MAX: u64 = HEAD_BYTES + 2 * AREA_BYTES_MAX + (RING_PAGES_MAX as
 /// The manifest, with the changes of its tail applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Manifest {
-    /// The size of the file that these contents were written to: a shorter one has been cut, perhaps within
-    /// its tail. Present in the file only.
+    /// The size of the file, if it has no areas: a shorter one has been cut, perhaps within its tail. Present
+    /// in the file only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) file_bytes: Option<u64>,
     pub(crate) format: u32,
@@ -200,7 +198,7 @@ impl Manifest {
     pub(crate) fn slack_after(&self, before: &Self) -> Slack {
         // More spaces and extents mean more to record later, perhaps on a full disk, so such a save must
         // leave room for that. Any other save may use it up, for example one that records a failed flush
-        // (I26).
+        // (I36).
         let extents = |m: &Self| m.spaces.iter().flat_map(|s| &s.runs).map(|(_, count)| count).sum::<u64>();
         let more = self.spaces.len() > before.spaces.len() || extents(self) > extents(before);
         if more { Slack::Keep } else { Slack::Use }
@@ -308,13 +306,6 @@ pub(crate) struct SpaceRecord {
     pub(crate) dropping: bool,
 }
 
-/// The manifest's JSON with [`Manifest::file_bytes`].
-pub(super) fn with_size(json: &[u8], size: usize) -> Vec<u8> {
-    let mut sized = format!("{{\"file_bytes\":{size},").into_bytes();
-    sized.extend_from_slice(&json[1..]);
-    sized
-}
-
 /// Encodes the manifest as one line of JSON and a line with its CRC32C.
 pub(crate) fn encode(manifest: &Manifest) -> io::Result<Vec<u8>> {
     Ok(tail::sealed(&serde_json::to_vec(manifest)?, 0))
@@ -331,7 +322,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Manifest, OpenError> {
         return Err(bad(&format!("it has format {found}, this version reads {reads}")));
     }
     // A shorter file may lack records that were acknowledged: it opens as if they had never been made. Refuse
-    // it (I27).
+    // it (I41).
     if let Some(size) = manifest.file_bytes.take()
         && (bytes.len() as u64) < size
     {
@@ -343,7 +334,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Manifest, OpenError> {
     manifest.check().map_err(bad)?;
     manifest.spaces.sort_unstable_by_key(|space| space.id);
     // A gap means that a durable record is missing: those after it would be applied to the wrong contents
-    // (I27).
+    // (I41).
     for (n, json) in (0..).zip(&file.records) {
         let record: Record = serde_json::from_str(json).map_err(|e| bad(&e.to_string()))?;
         if record.n != n || record.generation <= manifest.generation {
@@ -439,7 +430,7 @@ mod tests {
     fn a_file_that_was_cut_is_refused_wherever_its_records_end() {
         let manifest = Manifest::new("s".into(), PageSize::MIN);
         let size = 64 << 10;
-        let mut bytes = tail::sealed(&with_size(&serde_json::to_vec(&manifest).unwrap(), size), 0);
+        let mut bytes = encode(&Manifest { file_bytes: Some(size as u64), ..manifest.clone() }).unwrap();
         let contents = bytes.len();
         bytes.resize(size, b'\n');
         assert_eq!(decode(&bytes).unwrap(), manifest);

@@ -1,18 +1,15 @@
-//! Where the manifest is kept: in a directory, on the volume, or in memory. Small changes are appended as
-//! records ([`tail`]). Other changes, and those that the tail has no room for, replace the manifest
-//! atomically as a whole.
+//! Where the manifest is kept: in areas of a file or of the volume, or in memory. Small changes are appended
+//! as records ([`tail`](super::tail)). Other changes, and those that the tail has no room for, replace the
+//! manifest atomically as a whole.
 
 use super::areas::Areas;
-use super::changes::{Change, Record};
-use super::contents::{Manifest, decode, encode, with_size};
-use super::file::ManifestFile;
+use super::changes::{Change, Record, Slack};
+use super::contents::{Manifest, decode, encode};
+use super::medium::Medium;
 use super::memory::MemoryManifest;
 use super::only_copies::UnprovedRecord;
-use super::saver::Saver;
-use super::slack::Slack;
-use super::tail;
+use super::saver::{Saver, at_once};
 use crate::error::OpenError;
-use futures_util::FutureExt;
 use pagetier_devio::task::Boxed;
 use pagetier_devio::{InFlight, SharedDevice};
 use std::future::ready;
@@ -30,12 +27,8 @@ pub(crate) struct ManifestStore {
 
 #[derive(Debug)]
 enum Place {
-    Directory {
-        file: ManifestFile,
-        saver: Saver,
-    },
-    /// At the head of the HDD.
-    Volume(Areas),
+    /// In the directory, or at the head of the HDD.
+    Areas(Areas, Saver),
     /// In memory: the store lives as long as the process, or any holder of the cell.
     Memory(Arc<MemoryManifest>),
 }
@@ -48,12 +41,8 @@ impl ManifestStore {
         Self::at(Place::Memory(cell))
     }
 
-    pub(crate) fn directory(file: ManifestFile, saver: Saver) -> Self {
-        Self::at(Place::Directory { file, saver })
-    }
-
-    pub(crate) fn volume(areas: Areas) -> Self {
-        Self::at(Place::Volume(areas))
+    pub(crate) fn areas(areas: Areas, saver: Saver) -> Self {
+        Self::at(Place::Areas(areas, saver))
     }
 
     fn at(place: Place) -> Self {
@@ -71,21 +60,22 @@ impl ManifestStore {
 
     /// The manifest's present bytes; `None` before there is one.
     pub(crate) async fn bytes(&self) -> Result<Option<Vec<u8>>, OpenError> {
-        let bytes = match &self.place {
-            Place::Memory(cell) => Ok(cell.bytes()),
-            Place::Volume(areas) => areas.load().await,
-            // From here on, saves compare `manifest.json` with this file, so that they never write over
-            // another store's (I40).
-            Place::Directory { file, .. } => file.adopt(),
+        let areas = match &self.place {
+            Place::Memory(cell) => return Ok(cell.bytes()),
+            Place::Areas(areas, _) => areas,
         };
-        bytes.map_err(|e| OpenError::directory(&self.path(), "has an unreadable manifest", e))
+        areas.load().await.map_err(|e| match areas.medium() {
+            Medium::File(_) if e.kind() == io::ErrorKind::InvalidData => {
+                OpenError::BadManifest { why: e.to_string() }
+            }
+            _ => OpenError::directory(&self.path(), "has an unreadable manifest", e),
+        })
     }
 
     /// Where it is, for errors.
     pub(crate) fn path(&self) -> PathBuf {
         match &self.place {
-            Place::Directory { file, .. } => file.directory().path().to_owned(),
-            Place::Volume(areas) => areas.device().name().into(),
+            Place::Areas(areas, _) => areas.medium().path(),
             Place::Memory(_) => PathBuf::new(),
         }
     }
@@ -93,16 +83,16 @@ impl ManifestStore {
     /// The HDD, if it has the manifest.
     pub(crate) fn volume_device(&self) -> Option<&SharedDevice> {
         match &self.place {
-            Place::Volume(areas) => Some(areas.device()),
-            Place::Directory { .. } | Place::Memory(_) => None,
+            Place::Areas(areas, _) => areas.medium().hdd(),
+            Place::Memory(_) => None,
         }
     }
 
     /// The end of the manifest's areas on the HDD, in bytes; `None`: it is elsewhere.
     pub(crate) fn areas_end(&self) -> Option<u64> {
         match &self.place {
-            Place::Volume(areas) => Some(areas.end()),
-            Place::Directory { .. } | Place::Memory(_) => None,
+            Place::Areas(areas, _) => areas.medium().hdd().map(|_| areas.end()),
+            Place::Memory(_) => None,
         }
     }
 
@@ -117,17 +107,9 @@ impl ManifestStore {
         let store = Arc::clone(self);
         match &self.place {
             Place::Memory(_) => Box::pin(ready(at_once(save(store)))),
-            Place::Directory { saver, .. } => {
-                let begun = saver.begin(move || {
-                    let saved = at_once(save(store));
-                    // Before the caller learns of it: a store that is closed leaves no file open.
-                    drop(hold);
-                    saved
-                });
-                Box::pin(async { begun.await.unwrap_or_else(|| Err(io::Error::other("a save panicked"))) })
-            }
-            Place::Volume(areas) => areas.begin(async move {
+            Place::Areas(_, saver) => saver.begin(async move {
                 let saved = save(store).await;
+                // Before the caller learns of it: a store that is closed leaves no file open.
                 drop(hold);
                 saved
             }),
@@ -165,12 +147,11 @@ impl ManifestStore {
         let change = change.clone();
         self.begin(hold, move |store| async move {
             // The number makes a gap visible: a record that was lost between two others must not go unnoticed
-            // (I27).
+            // (I41).
             let json = |n| serde_json::to_vec(&Record { n, generation, change });
             match &store.place {
                 Place::Memory(cell) => cell.append(json),
-                Place::Directory { file, .. } => file.append(json, slack),
-                Place::Volume(areas) => areas.append(json, slack).await,
+                Place::Areas(areas, _) => areas.append(json, slack).await,
             }
         })
     }
@@ -178,7 +159,7 @@ impl ManifestStore {
     /// What failed flushes left unproved.
     pub(crate) fn unproved(&self) -> Option<UnprovedRecord> {
         match &self.place {
-            Place::Directory { .. } | Place::Volume(_) => self.unproved.lock().clone(),
+            Place::Areas(..) => self.unproved.lock().clone(),
             // A manifest in memory is not locked against a second store, so its own record counts.
             Place::Memory(cell) => cell.bytes().and_then(|b| decode(&b).ok()).and_then(|m| m.unproved),
         }
@@ -196,8 +177,7 @@ impl ManifestStore {
             // store is half-way through a change, which this save must not make durable.
             let bytes = match &store.place {
                 Place::Memory(cell) => cell.bytes(),
-                Place::Directory { file, .. } => file.read_ours()?,
-                Place::Volume(areas) => areas.read().await?,
+                Place::Areas(areas, _) => areas.read().await?,
             };
             let manifest = bytes.map(|b| decode(&b)).transpose().map_err(io::Error::other)?;
             let manifest = manifest.ok_or_else(|| io::Error::other("there is no manifest"))?;
@@ -212,16 +192,7 @@ impl ManifestStore {
     async fn replace(&self, manifest: &Manifest, slack: Slack) -> io::Result<()> {
         match &self.place {
             Place::Memory(cell) => cell.put(encode(manifest)?),
-            Place::Directory { file, .. } => {
-                let json = serde_json::to_vec(manifest)?;
-                file.replace(&|size| tail::sealed(&with_size(&json, size), 0), slack)
-            }
-            Place::Volume(areas) => areas.replace(&serde_json::to_vec(manifest)?, slack).await,
+            Place::Areas(areas, _) => areas.replace(&serde_json::to_vec(manifest)?, slack).await,
         }
     }
-}
-
-/// The result of a save that waits for nothing: in memory, or of files by a thread that may block.
-fn at_once<T>(save: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    save.now_or_never().unwrap_or_else(|| Err(io::Error::other("a save waits for a device")))
 }

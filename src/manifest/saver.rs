@@ -1,24 +1,17 @@
-//! Runs the saves of the manifest in a thread of their own: an fsync may take a second, and the tasks of the
-//! runtime must not wait for it.
+//! Runs the saves of the manifest one after another, in the order in which they begin, and to their end: if
+//! its caller is dropped, a save must not land after the next one and bring an older manifest back (I41).
 //!
-//! Saves run one after another, in the order in which they begin, and to their end: if its caller is dropped,
-//! a save must not land after the next one and bring an older manifest back (I41). The thread exists only
-//! while there are saves.
+//! Each runs in a task of its own. A save to a file blocks, so it also gets a thread: an fsync may take a
+//! second, and the tasks of the runtime must not wait for it.
 
+use futures_util::FutureExt;
+use pagetier_devio::task::{Boxed, spawn};
 use parking_lot::Mutex;
-use std::collections::VecDeque;
+use std::io::{Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-
-type Job = Box<dyn FnOnce() + Send>;
-
-#[derive(Default)]
-struct Queue {
-    jobs: VecDeque<Job>,
-    /// Whether a thread works on the jobs.
-    running: bool,
-}
 
 /// Test-only: called in the saving thread before each save. A paused clock waits for such saves.
 #[cfg(feature = "probes")]
@@ -32,87 +25,115 @@ impl std::fmt::Debug for BeforeSaves {
     }
 }
 
-#[derive(Clone, Default)]
+#[derive(Debug)]
 pub(crate) struct Saver {
-    queue: Arc<Mutex<Queue>>,
+    runtime: Handle,
+    /// Saves block, and wait for no task.
+    blocks: bool,
+    /// Ends with the last save that began.
+    last: Mutex<Option<oneshot::Receiver<()>>>,
     #[cfg(feature = "probes")]
     before: Option<BeforeSaves>,
 }
 
-impl std::fmt::Debug for Saver {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Saver").finish_non_exhaustive()
+impl Saver {
+    /// Saves to the HDD.
+    pub(crate) fn of_tasks(runtime: Handle) -> Self {
+        let last = Mutex::default();
+        Self {
+            runtime,
+            blocks: false,
+            last,
+            #[cfg(feature = "probes")]
+            before: None,
+        }
+    }
+
+    /// Saves to a file.
+    pub(crate) fn of_threads(runtime: Handle) -> Self {
+        Self { blocks: true, ..Self::of_tasks(runtime) }
+    }
+
+    #[cfg(feature = "probes")]
+    pub(crate) fn probed(self, before: Option<BeforeSaves>) -> Self {
+        Self { before, ..self }
+    }
+
+    /// Begins `save`, which runs once all earlier ones have ended.
+    pub(crate) fn begin<T: Send + 'static>(
+        &self,
+        save: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Boxed<'static, Result<T>> {
+        let (ended, this) = oneshot::channel();
+        let (done, result) = oneshot::channel();
+        let before = self.last.lock().replace(this);
+        let blocks = self.blocks;
+        #[cfg(feature = "probes")]
+        let probe = self.before.clone();
+        spawn(&self.runtime, async move {
+            // An error: the runtime ends, and a write of the save before this one may be in flight.
+            if let Some(before) = before
+                && before.await.is_err()
+            {
+                return;
+            }
+            let saved = if blocks {
+                #[cfg(feature = "probes")]
+                let holds_clock = probe.as_ref().map(|_| hold_clock());
+                in_thread(move || {
+                    #[cfg(feature = "probes")]
+                    if let Some(BeforeSaves(before)) = &probe {
+                        before();
+                    }
+                    let saved = at_once(save);
+                    #[cfg(feature = "probes")]
+                    drop(holds_clock);
+                    saved
+                })
+                .await
+            } else {
+                AssertUnwindSafe(save).catch_unwind().await.ok()
+            };
+            let _ = ended.send(());
+            let _ = done.send(saved.unwrap_or_else(|| Err(Error::other("a save panicked"))));
+        });
+        Box::pin(async { result.await.unwrap_or_else(|_| Err(Error::other("a save did not end"))) })
     }
 }
 
-impl Saver {
-    pub(crate) fn new(#[cfg(feature = "probes")] before: Option<BeforeSaves>) -> Self {
-        Self {
-            queue: Arc::default(),
-            #[cfg(feature = "probes")]
-            before,
-        }
-    }
+/// The result of a save that waits for nothing: in memory, or to a file by a thread that may block.
+pub(super) fn at_once<T>(save: impl Future<Output = Result<T>>) -> Result<T> {
+    save.now_or_never().unwrap_or_else(|| Err(Error::other("a save waits for a device")))
+}
 
-    /// Begins `save`, which runs once all earlier ones have ended. The result is `None` if it panicked.
-    pub(crate) fn begin<T: Send + 'static, S: FnOnce() -> T + Send + 'static>(
-        &self,
-        save: S,
-    ) -> impl Future<Output = Option<T>> + Send + use<T, S> {
-        let (done, result) = oneshot::channel();
-        #[cfg(feature = "probes")]
-        let holds_clock = self.before.as_ref().and_then(|_| hold_clock());
-        // Queued under the lock, so that saves run in the order in which `begin` was called: a later save
-        // must not land before an earlier one (I41).
-        let mut queue = self.queue.lock();
-        queue.jobs.push_back(Box::new(move || {
-            let _ = done.send(save());
-            #[cfg(feature = "probes")]
-            drop(holds_clock);
-        }));
-        // One thread at most. It is told to exist under the same lock under which it decides to end, so no
-        // job can be queued between its last look and its end.
-        let starts = !std::mem::replace(&mut queue.running, true);
-        drop(queue);
-        if starts {
-            let saver = self.clone();
-            let thread = std::thread::Builder::new().name("pagetier-save".into());
-            // The process may start no more threads. A save that no thread performs would keep its caller
-            // waiting forever.
-            if let Err(error) = thread.spawn(move || saver.work()) {
-                // Late is better than never: the runtime's thread does it.
-                tracing::warn!(%error, "no thread can be started to save the manifest: the runtime waits for the disk instead");
-                self.work();
-            }
+/// Runs what blocks in a thread of its own, and to its end, also if the caller is dropped. `None`: it
+/// panicked.
+pub(crate) async fn in_thread<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (done, result) = oneshot::channel();
+    let job = Arc::new(Mutex::new(Some(move || {
+        // The caller learns of a panic by the missing result.
+        if let Ok(acted) = catch_unwind(AssertUnwindSafe(act)) {
+            let _ = done.send(acted);
         }
-        async move { result.await.ok() }
+    })));
+    let work = move || {
+        let job = job.lock().take();
+        job.into_iter().for_each(|job| job());
+    };
+    let thread = std::thread::Builder::new().name("pagetier-save".into());
+    // The process may start no more threads. Late is better than never: the runtime's thread does it.
+    if let Err(error) = thread.spawn(work.clone()) {
+        tracing::warn!(%error, "no thread can be started: the runtime waits for the disk instead");
+        work();
     }
-
-    fn work(&self) {
-        loop {
-            let job = {
-                let mut queue = self.queue.lock();
-                let Some(job) = queue.jobs.pop_front() else {
-                    queue.running = false;
-                    return;
-                };
-                job
-            };
-            #[cfg(feature = "probes")]
-            if let Some(BeforeSaves(before)) = &self.before {
-                before();
-            }
-            // The caller learns of a panic by the missing result; later saves must run even so.
-            let _ = catch_unwind(AssertUnwindSafe(job));
-        }
-    }
+    result.await.ok()
 }
 
 /// Keeps a paused clock from advancing until the result is dropped: it stands still while a blocking task
 /// runs. Otherwise hours would pass in virtual time before a save in real time ends.
 #[cfg(feature = "probes")]
 fn hold_clock() -> Option<std::sync::mpsc::Sender<()>> {
-    let runtime = tokio::runtime::Handle::try_current().ok()?;
+    let runtime = Handle::try_current().ok()?;
     let (held, dropped) = std::sync::mpsc::channel();
     drop(runtime.spawn_blocking(move || dropped.recv()));
     Some(held)
@@ -123,36 +144,48 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
+    /// The schedule: the callers of two of three saves are gone, and each save takes another time.
     #[tokio::test]
     async fn saves_run_in_order_to_their_end_whether_or_not_their_callers_wait() {
-        let (saver, order) = (Saver::default(), Arc::new(Mutex::new(Vec::new())));
-        let save = |no: usize| {
-            let order = Arc::clone(&order);
-            saver.begin(move || {
-                std::thread::park_timeout(Duration::from_millis(if no.is_multiple_of(2) { 2 } else { 0 }));
-                order.lock().push(no);
-                no
-            })
-        };
-        for no in 0..20 {
-            if no % 3 == 0 {
-                assert_eq!(save(no).await, Some(no));
-            } else {
-                drop(save(no));
+        for saver in [Saver::of_tasks(Handle::current()), Saver::of_threads(Handle::current())] {
+            let (blocks, running) = (saver.blocks, Arc::new(Mutex::new((None, Vec::new()))));
+            let save = |no: u64| {
+                let running = Arc::clone(&running);
+                saver.begin(async move {
+                    assert_eq!(running.lock().0.replace(no), None, "two saves at once");
+                    let wait = Duration::from_millis(if no.is_multiple_of(2) { 2 } else { 0 });
+                    if blocks {
+                        std::thread::park_timeout(wait);
+                    } else {
+                        tokio::time::sleep(wait).await;
+                    }
+                    let mut ended = running.lock();
+                    ended.0 = None;
+                    ended.1.push(no);
+                    Ok(no)
+                })
+            };
+            for no in 0..20 {
+                if no % 3 == 0 {
+                    assert_eq!(save(no).await.unwrap(), no);
+                } else {
+                    drop(save(no));
+                }
             }
+            assert_eq!(save(20).await.unwrap(), 20);
+            assert_eq!(running.lock().1, (0..=20).collect::<Vec<_>>());
+            let panics = saver.begin::<()>(async { std::panic::resume_unwind(Box::new(())) });
+            assert!(panics.await.is_err());
+            assert_eq!(save(21).await.unwrap(), 21);
         }
-        assert_eq!(save(20).await, Some(20));
-        assert_eq!(*order.lock(), (0..=20).collect::<Vec<_>>());
-        assert_eq!(saver.begin(|| std::panic::resume_unwind(Box::new(()))).await, None::<()>);
-        assert_eq!(save(21).await, Some(21));
     }
 
     #[tokio::test]
-    async fn the_runtimes_thread_does_not_wait_for_a_save() {
-        let (saver, (go, gone)) = (Saver::default(), std::sync::mpsc::channel::<()>());
-        let save = saver.begin(move || gone.recv().is_ok());
+    async fn the_runtimes_thread_does_not_wait_for_a_save_to_a_file() {
+        let (saver, (go, gone)) = (Saver::of_threads(Handle::current()), std::sync::mpsc::channel::<()>());
+        let save = saver.begin(async move { Ok(gone.recv().is_ok()) });
         tokio::task::yield_now().await;
         go.send(()).unwrap();
-        assert_eq!(save.await, Some(true));
+        assert!(save.await.unwrap());
     }
 }

@@ -1,4 +1,4 @@
-//! The tail of the manifest file: records of the changes since its contents were written. A small change
+//! The tail of the manifest: records of the changes since its contents were written. A small change
 //! costs a small write, however large the manifest is.
 //!
 //! The tail begins at the first block after the contents and consists of pairs of blocks. Both blocks of a
@@ -11,15 +11,15 @@
 //!   been written or not. The record is valid if one of its copies is whole. Earlier records lie in other
 //!   sectors.
 //! - *Killed between the write and the flush.* The record is readable but not durable. The next opening
-//!   writes it, with the contents, to another file before it acts on it.
-//! - *The flush or a write fails.* Any of the above, and later writes may be lost too. Nothing is appended to
-//!   this file again: the next save writes another file.
+//!   writes it again, with the contents, before it acts on it.
+//! - *The flush or a write fails.* Any of the above, and later writes may be lost too. Nothing is appended
+//!   here again: the next save writes another area.
 //! - *A sector or a block becomes corrupt.* The other copy is read. If both copies of a durable record are
 //!   bad and a later record is sound, the reader reports damage. The loss of both copies of the last record
 //!   goes undetected: that takes two faults.
-//! - *A new file replaces this one.* It is written whole, so its tail is blank.
-//! - *The file is cut, by a copy or its file system.* An append never changes its size, which the contents
-//!   state (`Manifest::file_bytes`): a shorter file is refused.
+//! - *Another area replaces this one.* It is written whole, so its tail is blank.
+//! - *The file is cut, by a copy or its file system.* An append never changes its size, which the headers of
+//!   the areas state: a shorter file is refused.
 
 /// Bytes of a block: the unit in which a disk loses data.
 pub(crate) const BLOCK: usize = 4096;

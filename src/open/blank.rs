@@ -4,7 +4,7 @@
 //! whole block. Holes need no read. Block devices and devices of the embedder may be too large for that.
 
 use crate::error::OpenError;
-use crate::manifest::saver::Saver;
+use crate::manifest::saver::in_thread;
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, IoOp, SharedDevice};
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ fn places(size: u64) -> Vec<(u64, u64)> {
 pub(crate) async fn refuse_data(device: &SharedDevice) -> Result<(), OpenError> {
     // In a thread: reading a large file would block the runtime.
     if let Some(search) = device.data_search() {
-        let found = Saver::default().begin(search).await;
+        let found = in_thread(search).await;
         return match found.unwrap_or_else(|| Err(std::io::Error::other("the search panicked"))) {
             Ok(false) => Ok(()),
             Ok(true) => Err(OpenError::Foreign { device: device.name().to_owned() }),

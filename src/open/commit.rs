@@ -119,7 +119,7 @@ impl Config {
     ) -> Result<(), OpenError> {
         let Manifest { epoch, closed, .. } = meta.manifest;
         let marks = OpeningMarks { opened: epoch, closed, manifest: meta.durable_generation };
-        // Read before the mark, whose flush makes this size durable. An opening does not grow anything (I26).
+        // Read before the mark, whose flush makes this size durable. An opening does not grow anything (I36).
         let hdd_bytes = hdd.size();
         if let Err(error) = mark::<HddSuperblock>(hdd, marks).await {
             // A failed flush may have lost writes of any earlier process, so the whole device counts as

@@ -9,15 +9,15 @@ use crate::config::choices::{Create, OnHdd, Place};
 use crate::config::frozen::Config;
 use crate::error::OpenError;
 use crate::manifest::areas::Areas;
-use crate::manifest::file::ManifestFile;
 use crate::manifest::kept::ManifestStore;
+use crate::manifest::medium::Medium;
 use crate::manifest::memory::MemoryManifest;
 use crate::manifest::saver::Saver;
 use crate::store::devices::Used;
 use crate::store::page_store::PageStore;
 use crate::tenure::held_dir::At;
 use crate::tenure::lock::{FileLock, ReadLocks, owner_of};
-use pagetier_devio::{Claim, Joint, MemoryDevice, OpenOptions, OverlayDevice, Reap, SharedDevice};
+use pagetier_devio::{MemoryDevice, OpenOptions, OverlayDevice, Reap, SharedDevice};
 use pagetier_ssdcache::SsdMode;
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
@@ -124,12 +124,12 @@ impl Config {
         match (&self.memory, &self.held, hdd.zip(self.options.manifest.on_hdd())) {
             (Some(cell), ..) => Some(ManifestStore::memory(Arc::clone(cell))),
             (None, _, Some((hdd, OnHdd { bytes_max, .. }))) => {
-                let (_, joint) = Joint::of(hdd);
-                let areas = Areas::new(joint, Claim::default(), bytes_max, Handle::current());
-                Some(ManifestStore::volume(areas))
+                let areas = Areas::new(Medium::to_read(&hdd), bytes_max);
+                Some(ManifestStore::areas(areas, Saver::of_tasks(Handle::current())))
             }
             (None, Some(held), _) if !self.options.manifest.is_on_hdd() => {
-                Some(ManifestStore::directory(ManifestFile::new(Arc::clone(held)), Saver::default()))
+                let areas = Areas::in_directory(Arc::clone(held));
+                Some(ManifestStore::areas(areas, Saver::of_threads(Handle::current())))
             }
             _ => None,
         }

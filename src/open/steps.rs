@@ -9,10 +9,11 @@ use crate::error::OpenError;
 use crate::manifest::areas::Areas;
 use crate::manifest::changes::Change;
 use crate::manifest::contents::Manifest;
-use crate::manifest::file::{FILE, ManifestFile, SPARE};
+use crate::manifest::file::{FILE, SPARE};
 use crate::manifest::id::{id_text, new_id};
 use crate::manifest::kept::ManifestStore;
-use crate::manifest::saver::Saver;
+use crate::manifest::medium::Medium;
+use crate::manifest::saver::{Saver, in_thread};
 use crate::manifest::superblock::{AREA_BYTES_MAX, AREA_UNIT};
 use crate::store::devices::Devices;
 use crate::store::lease::{Lease, Owner};
@@ -216,8 +217,8 @@ impl Devices {
         // recorded even when the store was dropped meanwhile (I14). No save begins after the drop (I18).
         let hdd = self.tenure.guard(hdd);
         let claim = hdd.claim().unwrap_or_default();
-        let areas = Areas::new(joint, claim, bytes_max, Handle::current());
-        Ok((Arc::new(ManifestStore::volume(areas)), Some(hdd)))
+        let areas = Areas::new(Medium::Hdd(joint, claim), bytes_max);
+        Ok((Arc::new(ManifestStore::areas(areas, Saver::of_tasks(Handle::current()))), Some(hdd)))
     }
 
     /// The HDD, unless it is open already.
@@ -283,7 +284,7 @@ impl Devices {
             }
             opened
         };
-        let opened = Saver::default().begin(opening).await.unwrap_or_else(|| {
+        let opened = in_thread(opening).await.unwrap_or_else(|| {
             let kind = DeviceErrorKind::Unusable("its opening panicked".into());
             let device = Arc::from(at.shown.display().to_string());
             Err(DeviceError { device, op: IoOp::Open, offset: 0, len: 0, kind }.into())
@@ -437,9 +438,8 @@ impl Config {
             });
         }
         let held = self.held_directory(tenure)?;
-        let manifest = ManifestFile::new(Arc::clone(&held));
         // Before anything is written: the lock is a file.
-        let found = manifest.read();
+        let found = held.identity_of(FILE);
         if self.options.manifest.is_on_hdd() {
             if !matches!(found, Ok(None)) {
                 return Err(OpenError::BadOption {
@@ -454,7 +454,7 @@ impl Config {
         self.check_file_system("directory", held.path(), held.file_system());
         self.warn_of_system();
         let in_directory = !self.options.manifest.is_on_hdd();
-        Ok(in_directory.then(|| ManifestStore::directory(manifest, self.saver())))
+        Ok(in_directory.then(|| ManifestStore::areas(Areas::in_directory(held), self.saver())))
     }
 
     /// The store's directory, which is created if it does not exist.
@@ -476,12 +476,12 @@ impl Config {
         self.held.clone().ok_or_else(|| self.not_found())
     }
 
-    /// The thread that saves the manifest.
+    /// What saves the manifest in a directory.
     fn saver(&self) -> Saver {
-        Saver::new(
-            #[cfg(feature = "probes")]
-            self.before_saves.clone(),
-        )
+        let saver = Saver::of_threads(Handle::current());
+        #[cfg(feature = "probes")]
+        let saver = saver.probed(self.before_saves.clone());
+        saver
     }
 
     fn settle_page_size(&self, known: Option<&Manifest>) -> Result<PageSize, OpenError> {

@@ -1,11 +1,10 @@
 //! The manifest in memory, and how it is saved.
 
 use crate::error::Error;
-use crate::manifest::changes::Change;
+use crate::manifest::changes::{Change, Slack};
 use crate::manifest::contents::Manifest;
 use crate::manifest::file::NotOurs;
 use crate::manifest::kept::{Hold, ManifestStore};
-use crate::manifest::slack::Slack;
 use crate::tenure::lock::Tenure;
 use crate::volume::table::Volume;
 use pagetier_devio::task::Boxed;
@@ -49,7 +48,7 @@ impl ManifestState {
     /// not hold the change.
     pub(crate) async fn append(&mut self, volume: &Volume, change: &Change) -> Result<(), Error> {
         // After a failed save the file may hold more or less than the manifest in memory: a record behind it
-        // would apply to the wrong contents (I27).
+        // would apply to the wrong contents (I41).
         let appended = !self.differs && self.append_record(change).await?;
         if appended {
             // The next opening applies the same record to the same manifest.
@@ -68,7 +67,7 @@ impl ManifestState {
     fn slack_for(&self, change: &Change) -> Slack {
         match change {
             // Growing must leave room for what shrinking needs: on a full disk, dropping a space must still
-            // work (I26).
+            // work (I36).
             more if more.names_more() => Slack::Keep,
             less if less.names_less() => Slack::Use,
             _ => Slack::Half,

@@ -9,7 +9,7 @@ use crate::config::choices::CostSource;
 use crate::config::frozen::Config;
 use crate::error::Error;
 use crate::manifest::changes::Change;
-use crate::manifest::log_record::LogRecord;
+use crate::manifest::changes::LogRecord;
 use crate::manifest::only_copies::OnlyCopies;
 use crate::tenure::ending::Ending;
 use crate::tenure::gate::Gate;

@@ -69,18 +69,21 @@ fn dropped() -> io::Error {
 mod tests {
     use super::*;
     use crate::manifest::areas::Areas;
+    use crate::manifest::changes::Slack;
     use crate::manifest::contents::Manifest;
-    use crate::manifest::slack::Slack;
+    use crate::manifest::medium::Medium;
+    use crate::manifest::saver::Saver;
     use crate::tenure::lock::ReadLocks;
-    use pagetier_devio::{Claim, IoOp, Joint, SharedDevice};
+    use pagetier_devio::{IoOp, SharedDevice};
     use pagetier_page::PageSize;
     use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower};
     use std::time::Duration;
     use tokio::runtime::Handle;
 
     fn on(device: &Arc<SimDevice>) -> Arc<ManifestStore> {
-        let (_, joint) = Joint::of(Arc::clone(device) as SharedDevice);
-        Arc::new(ManifestStore::volume(Areas::new(joint, Claim::default(), 64 << 10, Handle::current())))
+        let medium = Medium::to_read(&(Arc::clone(device) as SharedDevice));
+        let saver = Saver::of_tasks(Handle::current());
+        Arc::new(ManifestStore::areas(Areas::new(medium, 64 << 10), saver))
     }
 
     fn device() -> Arc<SimDevice> {

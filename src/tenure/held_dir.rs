@@ -63,11 +63,6 @@ impl HeldDir {
         self.dir.rename(from.as_ref(), to.as_ref())
     }
 
-    /// Exchanges the names of two files.
-    pub(crate) fn exchange(&self, one: &str, other: &str) -> Result<()> {
-        self.dir.exchange(one.as_ref(), other.as_ref())
-    }
-
     pub(crate) fn remove(&self, name: impl AsRef<Path>) -> Result<()> {
         self.dir.remove(name.as_ref())
     }

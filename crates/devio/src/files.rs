@@ -10,7 +10,7 @@
 
 use crate::check_file_bytes;
 use crate::process::owner::Owner;
-use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::fmt::Debug;
@@ -88,12 +88,6 @@ pub trait Directory: Debug + Send + Sync {
     /// # Errors
     /// The system's error: nothing has changed.
     fn rename(&self, from: &Path, to: &Path) -> Result<()>;
-
-    /// Exchanges the names of two files. Whole or not at all after a crash.
-    ///
-    /// # Errors
-    /// The system's error: nothing has changed.
-    fn exchange(&self, one: &Path, other: &Path) -> Result<()>;
 
     /// Removes a file's name.
     ///
@@ -347,10 +341,6 @@ impl Directory for RealDir {
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         Ok(rustix::fs::renameat(self.base(), from, self.base(), to)?)
-    }
-
-    fn exchange(&self, one: &Path, other: &Path) -> Result<()> {
-        Ok(rustix::fs::renameat_with(self.base(), one, self.base(), other, RenameFlags::EXCHANGE)?)
     }
 
     fn remove(&self, file: &Path) -> Result<()> {

@@ -18,11 +18,14 @@ pub mod conformance;
 mod emulated;
 pub mod hostile;
 pub mod kills;
+mod manifest;
 pub mod placement;
 mod sim;
 mod skip;
 
 pub use emulated::{DeviceModel, EmulatedClock, EmulatedDevice, VirtualClock};
+#[doc(hidden)]
+pub use manifest::newest_area;
 pub use sim::{
     Fault, FaultEffect, FileFault, FlushFailure, SimDevice, SimFiles, SimMoment, SimPower, SimSeat,
 };

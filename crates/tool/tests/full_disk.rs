@@ -5,6 +5,7 @@
 
 use crate::mounted::{SmallDisk, skip};
 use crate::stores::{PAGE, PAGES, has_all_pages, json, made, run, said};
+use pagetier_testing::newest_area;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -39,17 +40,17 @@ const HEADER_BYTES: usize = 32;
 /// zero have room on the HDD.
 fn made_unformatted(store: &Path) {
     let path = store.join("manifest.json");
-    let bytes = std::fs::read(&path).unwrap();
-    let line = bytes.split(|byte| *byte == b'\n').next().unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    let area = newest_area(&bytes);
+    let line = bytes[area.clone()].split(|byte| *byte == b'\n').next().unwrap();
     let mut fields: serde_json::Value = serde_json::from_slice(line).unwrap();
     fields["format"] = 4.into();
-    fields.as_object_mut().unwrap().remove("file_bytes");
     let json = serde_json::to_vec(&fields).unwrap();
     let sum = crc32c::crc32c(&json);
     let mut edited = [&json[..], format!("\ncrc32c {sum:08x}\n").as_bytes()].concat();
-    // The slack, in which a full disk takes changes.
-    edited.resize(bytes.len(), 0);
-    std::fs::write(&path, edited).unwrap();
+    edited.resize(area.len(), b'\n');
+    bytes[area].copy_from_slice(&edited);
+    std::fs::write(&path, bytes).unwrap();
 }
 
 /// Copies a store. In its HDD, blocks without room become holes, as by `cp --sparse=always`.

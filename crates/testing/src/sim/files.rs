@@ -598,17 +598,6 @@ impl Directory for SimDir {
         disk.change(vec![(from_at, from.to_owned(), None), (to_at, to.to_owned(), Some(moved))])
     }
 
-    fn exchange(&self, one: &Path, other: &Path) -> Result<()> {
-        let mut disk = self.disk.lock();
-        disk.begin_whole()?;
-        let (one_at, one, first) = disk.find(self.node, one)?;
-        let (other_at, other, second) = disk.find(self.node, other)?;
-        let (first, second) = first.zip(second).ok_or(ErrorKind::NotFound)?;
-        let free = [(one_at, one.to_owned(), None), (other_at, other.to_owned(), None)];
-        let named = [(one_at, one.to_owned(), Some(second)), (other_at, other.to_owned(), Some(first))];
-        disk.change(free.into_iter().chain(named).collect())
-    }
-
     fn remove(&self, file: &Path) -> Result<()> {
         let mut disk = self.disk.lock();
         disk.begin_whole()?;
