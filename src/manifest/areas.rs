@@ -204,10 +204,9 @@ impl Areas {
         if let Medium::File(file) = &self.medium {
             let asks_for_more = slack == Slack::Keep && wanted(len) > area_bytes as usize;
             if !has_areas || !fits || asks_for_more {
-                match self.renew(file, &contents, end) {
-                    // The present areas are large enough, only sooner used up again.
-                    Err(e) if has_areas && fits && e.kind() == ErrorKind::StorageFull => {}
-                    renewed => return renewed,
+                // The present areas may be large enough, and only be used up sooner.
+                if self.renew(file, &contents, end, has_areas && fits)? {
+                    return Ok(());
                 }
             }
         } else if !fits {
@@ -262,26 +261,33 @@ impl Areas {
         Ok(())
     }
 
-    /// Saves in a new file, whose areas have room for more than these contents.
-    fn renew(&self, file: &ManifestFile, contents: &[u8], end: End) -> Result<()> {
+    /// Saves in a new file, whose areas have room for more than these contents. Returns false if the file
+    /// cannot be made and need not be: the present one is as it was.
+    fn renew(&self, file: &ManifestFile, contents: &[u8], end: End, may_fail: bool) -> Result<bool> {
         let (len, size) = (contents.len(), wanted(contents.len()));
-        let header = Header { save: self.next_save(), area_bytes: size as u64, size: size as u64 };
+        let area_bytes = size as u64;
+        let header = Header { save: self.next_save(), area_bytes, size: area_bytes };
         let mut bytes = preamble();
         bytes.extend(header.encode().repeat(2));
-        bytes.resize(self.medium.areas_at() as usize, 0);
+        // No block of zeroes, which a copy may turn into a hole: a save could find no room on a full disk.
+        bytes.extend(Header { save: 0, area_bytes, size: 0 }.encode().repeat(2));
+        bytes.resize(self.medium.areas_at() as usize, b'\n');
         bytes.extend(contents);
-        // No zeroes, which a copy may turn into a hole: the next save could find no room on a full disk.
         bytes.resize(self.medium.areas_at() as usize + 2 * size, b'\n');
-        file.put(&bytes)?;
+        match file.put(&bytes) {
+            Err(_) if may_fail => return Ok(false),
+            put => put?,
+        }
+        // From here on the new file is the manifest, whatever fails: the present areas are its.
         {
             let state = &mut *self.state.lock();
-            (state.area_bytes, state.current, state.unproved) = (header.area_bytes, Some((0, header)), None);
+            (state.area_bytes, state.current, state.unproved) = (area_bytes, Some((0, header)), None);
         }
         if !file.is_ready()? {
             return Err(ErrorKind::NotFound.into());
         }
         self.state.lock().tail = Some(Appendable::after(end, size, len));
-        Ok(())
+        Ok(true)
     }
 
     /// Appends the record that `json` encodes, given its number. Returns true once it is durable; false,

@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 use std::io::{Error, ErrorKind, Result};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) const FILE: &str = "manifest.json";
 /// Versions before the areas kept a second file to overwrite.
@@ -49,6 +50,8 @@ pub(crate) struct NotOurs {
 pub(crate) struct ManifestFile {
     directory: Arc<HeldDir>,
     held: Mutex<Option<Held>>,
+    /// A sync of the directory has failed in this process: the next one may succeed without what that lost.
+    lost_names: AtomicBool,
 }
 
 /// The open file.
@@ -75,7 +78,7 @@ pub(super) fn preamble() -> Vec<u8> {
 
 impl ManifestFile {
     pub(crate) fn new(directory: Arc<HeldDir>) -> Self {
-        Self { directory, held: Mutex::default() }
+        Self { directory, held: Mutex::default(), lost_names: AtomicBool::default() }
     }
 
     pub(crate) fn directory(&self) -> &Arc<HeldDir> {
@@ -115,11 +118,13 @@ impl ManifestFile {
     fn settle_name(&self, held: &mut Held) -> Result<()> {
         let touched = self.directory.open_file(FRESH, Access::Create);
         match touched.and_then(|_| self.directory.remove(FRESH)).map_err(full) {
-            // There is no room for a further file: the sync has to do.
-            Err(error) if error.kind() == ErrorKind::StorageFull => {}
+            // There is no room for a further file: the sync has to do, unless one is known to have failed.
+            Err(error)
+                if error.kind() == ErrorKind::StorageFull && !self.lost_names.load(Ordering::Relaxed) => {}
             touched => touched?,
         }
-        self.directory.sync()?;
+        self.directory.sync().inspect_err(|_| self.lost_names.store(true, Ordering::Relaxed))?;
+        self.lost_names.store(false, Ordering::Relaxed);
         held.is_ready = true;
         Ok(())
     }
@@ -128,6 +133,8 @@ impl ManifestFile {
     /// its name; until [`Self::is_ready`] says so, the name of the new one is not durable.
     pub(super) fn put(&self, bytes: &[u8]) -> Result<()> {
         let mut held = self.held.lock();
+        // Nothing reads it, and its room may be needed.
+        let _ = self.directory.remove(SPARE);
         // Emptied: a killed process may have left a file of that name, which nothing reads.
         let written = self.directory.open_file(FRESH, Access::Replace).and_then(|file| {
             if let Some(new) = file.as_file() {
@@ -144,7 +151,6 @@ impl ManifestFile {
             let _ = self.directory.remove(FRESH);
         })?;
         *held = Some(written);
-        let _ = self.directory.remove(SPARE);
         Ok(())
     }
 

@@ -184,7 +184,7 @@ fn a_converted_manifest_is_refused_by_earlier_versions_in_words() {
 
 #[test]
 fn a_manifest_is_the_last_one_saved_whichever_call_fails() {
-    for fault in [FileFault::Refused, FileFault::Torn] {
+    for fault in [FileFault::Refused, FileFault::NoRoom, FileFault::Torn] {
         for n in 0.. {
             let files = blank(n, &SimPower::new());
             files.fail(n, fault);
@@ -232,6 +232,39 @@ fn a_power_cut_right_after_a_failed_save_leaves_it_or_the_one_before() {
         if !happened {
             break;
         }
+    }
+}
+
+/// A save that asks for larger areas does without a new file if there is no room for one. Once the new file
+/// has the name, nothing may be written as if the old one were there.
+#[test]
+fn a_larger_file_that_has_the_name_is_the_manifest_whatever_lacks_room_then() {
+    let faults = [FileFault::NoRoom, FileFault::Torn].into_iter();
+    for (fault, case) in faults.flat_map(|fault| (0..160).map(move |case| (fault, case))) {
+        let (saves, next, n) = (1 + case % 2, case / 2 % 4, case / 8);
+        let files = blank(n, &SimPower::new());
+        let file = manifest(&files);
+        let mut model = Model::default();
+        for number in 1..=saves {
+            model.note((number, 0), replace(&file, number, Slack::Keep));
+        }
+        files.fail(n, fault);
+        for number in [10, 11] {
+            model.note((number, 0), replace(&file, number, Slack::Keep));
+            // Names that a failed sync has lost do not count after a sync that does nothing.
+            files.fail(next, FileFault::NoRoom);
+            for records in 1..3 {
+                match append(&file) {
+                    Ok(false) => break,
+                    appended => model.note((number, records), appended.is_ok()),
+                }
+            }
+            for seed in 0..OUTCOMES {
+                model.check(found(&manifest(&files.after_power_cut(seed, &SimPower::new()))));
+            }
+        }
+        files.clear_faults();
+        assert!(replace(&file, 12, Slack::Keep), "it never recovered");
     }
 }
 

@@ -89,7 +89,12 @@ impl Config {
             }
             // The manifest was lost, and this opening took the store for a new one. To say "another store's"
             // would mislead.
-            Found::Superblock(_) if manifest.generation == 0 && self.has_parts() => Err(self.no_manifest()),
+            Found::Superblock(_)
+                if manifest.generation == 0
+                    && (self.has_parts() || ["ssd.cache", "ring"].iter().any(|name| self.has_data(name))) =>
+            {
+                Err(self.manifest_missing())
+            }
             Found::Superblock(found) => {
                 Err(OpenError::OtherStore { device, found: found.store, expected: manifest.store.clone() })
             }

@@ -386,18 +386,24 @@ impl Config {
     /// There is no manifest: there is no store, or its manifest is missing.
     pub(crate) fn no_manifest(&self) -> OpenError {
         match &self.held {
-            Some(held) if self.has_parts() => OpenError::ManifestMissing { path: held.path().to_owned() },
+            Some(_) if self.has_parts() => self.manifest_missing(),
             _ => self.not_found(),
         }
     }
 
+    pub(super) fn manifest_missing(&self) -> OpenError {
+        OpenError::ManifestMissing { path: self.options.directory.clone().unwrap_or_default() }
+    }
+
     /// Whether the directory, which has no manifest, holds parts of a store that had one.
     pub(super) fn has_parts(&self) -> bool {
-        let has = |held: &Arc<HeldDir>| {
-            // A file of zero bytes is what a refused opening may leave; one with data was a store's.
-            held.size_of(SPARE).is_ok() || held.size_of("hdd.vol").is_ok_and(|bytes| bytes > 0)
-        };
-        self.held.as_ref().is_some_and(has)
+        self.has_data("hdd.vol") || self.has_data(SPARE)
+    }
+
+    /// Whether the directory has a file of that name with data: one of zero bytes is what a refused opening may
+    /// leave.
+    pub(super) fn has_data(&self, name: &str) -> bool {
+        self.held.as_ref().is_some_and(|held| held.size_of(name).is_ok_and(|bytes| bytes > 0))
     }
 
     /// Refuses a ready-made device that is given twice.

@@ -35,6 +35,8 @@ const ROOT: u64 = 1;
 pub enum FileFault {
     /// Before it does anything.
     Refused,
+    /// The same, for lack of room.
+    NoRoom,
     /// After a part of what it does: of a write some bytes are there; of what a sync covers any part is
     /// durable, and the rest never will be.
     Torn,
@@ -272,6 +274,7 @@ impl Disk {
         self.calls += 1;
         match self.fault.filter(|(at, _)| *at == call) {
             Some((_, FileFault::Refused)) => Err(failure()),
+            Some((_, FileFault::NoRoom)) => Err(ErrorKind::StorageFull.into()),
             fault => Ok(fault.map(|(_, fault)| fault)),
         }
     }
