@@ -19,8 +19,6 @@
 //! The meta page holds the magic (8, at 16), the engine's tag (8), the number of pages ever allocated (4),
 //! and the number of free pages (4).
 
-use std::cmp::Ordering;
-
 pub(crate) const LEAF: u8 = 1;
 pub(crate) const INNER: u8 = 2;
 pub(crate) const OVERFLOW: u8 = 3;
@@ -142,12 +140,23 @@ impl<'p> Node<'p> {
 
     /// The payload from the cell in `slot` on.
     fn tail(self, slot: usize) -> &'p [u8] {
-        let at = self.cell_at(slot);
+        self.tail_at(self.cell_at(slot))
+    }
+
+    /// The payload from the cell at `at` on.
+    #[inline]
+    fn tail_at(self, at: usize) -> &'p [u8] {
         self.0.get(at..).filter(|tail| tail.len() >= CELL_BYTES).unwrap_or(&[0; CELL_BYTES])
     }
 
     pub(crate) fn key(self, slot: usize) -> &'p [u8] {
-        let tail = self.tail(slot);
+        self.key_at(self.cell_at(slot))
+    }
+
+    /// The key of the cell at `at`.
+    #[inline]
+    fn key_at(self, at: usize) -> &'p [u8] {
+        let tail = self.tail_at(at);
         tail.get(CELL_BYTES..CELL_BYTES + u16_at(tail, 0)).unwrap_or_default()
     }
 
@@ -202,16 +211,9 @@ impl<'p> Node<'p> {
 
     /// The slot of `key`, or its insertion point.
     pub(crate) fn search(self, key: &[u8]) -> Result<usize, usize> {
-        let (mut low, mut high) = (0, self.count());
-        while low < high {
-            let middle = (low + high) / 2;
-            match self.key(middle).cmp(key) {
-                Ordering::Less => low = middle + 1,
-                Ordering::Greater => high = middle,
-                Ordering::Equal => return Ok(middle),
-            }
-        }
-        Err(low)
+        let (slots, _) = self.0.get(HEADER_BYTES..).unwrap_or_default().as_chunks::<SLOT_BYTES>();
+        let slots = slots.get(..self.count()).unwrap_or(slots);
+        slots.binary_search_by(|slot| self.key_at(usize::from(u16::from_le_bytes(*slot))).cmp(key))
     }
 
     /// The slot of the child that covers `key`.
@@ -323,6 +325,7 @@ pub(crate) fn separator<'k>(left: &[u8], right: &'k [u8]) -> &'k [u8] {
     &right[..(common + 1).min(right.len())]
 }
 
+#[inline]
 fn u16_at(bytes: &[u8], at: usize) -> usize {
     match bytes.get(at..at + 2) {
         Some(two) => usize::from(u16::from_le_bytes([two[0], two[1]])),
@@ -330,6 +333,7 @@ fn u16_at(bytes: &[u8], at: usize) -> usize {
     }
 }
 
+#[inline]
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     match bytes.get(at..at + 4) {
         Some(four) => u32::from_le_bytes([four[0], four[1], four[2], four[3]]),
