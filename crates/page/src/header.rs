@@ -107,7 +107,7 @@ mod at {
 
 const _: () = assert!(at::STAMP + 8 == HEADER_BYTES);
 
-/// The bytes from `at` on. Inlined into other crates with [`Header::peek`], which each change of a page calls.
+/// The bytes from `at` on. Inlined into other crates with [`Header::peek`], which every change calls.
 #[inline]
 fn bytes_at<const N: usize>(image: &[u8], at: usize) -> [u8; N] {
     let mut bytes = [0; N];

@@ -65,7 +65,7 @@ impl HitBuffers {
         count_one(&self.buffers[own].hits, own);
     }
 
-    /// Counts a hit and notes it for the policy. True when this thread's buffer is full and should be applied.
+    /// Counts a hit and notes it for the policy. True when this thread's buffer is full: apply it.
     #[inline]
     pub(crate) fn note(&self, frame: FrameId, write: bool) -> bool {
         self.note_in(buffer_of_thread(), frame, write)

@@ -12,8 +12,8 @@ use std::ops::Range;
 ///
 /// [`MiniTx::commit`] sets the record's LSN on the pages, then releases their latches. A mini-transaction
 /// that is dropped without a commit, by an error, a panic or with its future, or whose record is too long
-/// ([`WalError::TooLong`]), gives its pages their earlier contents back. Without a log it cannot. One that was
-/// dropped before its first change leaves no trace: its pages are as they were, with their LSNs.
+/// ([`WalError::TooLong`]), gives its pages their earlier contents back. Without a log it cannot. One that
+/// was dropped before its first change leaves no trace: its pages are as they were, with their LSNs.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
