@@ -19,6 +19,8 @@
 //! The meta page holds the magic (8, at 16), the engine's tag (8), the number of pages ever allocated (4),
 //! and the number of free pages (4).
 
+use std::cmp::Ordering;
+
 pub(crate) const LEAF: u8 = 1;
 pub(crate) const INNER: u8 = 2;
 pub(crate) const OVERFLOW: u8 = 3;
@@ -140,23 +142,12 @@ impl<'p> Node<'p> {
 
     /// The payload from the cell in `slot` on.
     fn tail(self, slot: usize) -> &'p [u8] {
-        self.tail_at(self.cell_at(slot))
-    }
-
-    /// The payload from the cell at `at` on.
-    #[inline]
-    fn tail_at(self, at: usize) -> &'p [u8] {
+        let at = self.cell_at(slot);
         self.0.get(at..).filter(|tail| tail.len() >= CELL_BYTES).unwrap_or(&[0; CELL_BYTES])
     }
 
     pub(crate) fn key(self, slot: usize) -> &'p [u8] {
-        self.key_at(self.cell_at(slot))
-    }
-
-    /// The key of the cell at `at`.
-    #[inline]
-    fn key_at(self, at: usize) -> &'p [u8] {
-        let tail = self.tail_at(at);
+        let tail = self.tail(slot);
         tail.get(CELL_BYTES..CELL_BYTES + u16_at(tail, 0)).unwrap_or_default()
     }
 
@@ -211,9 +202,16 @@ impl<'p> Node<'p> {
 
     /// The slot of `key`, or its insertion point.
     pub(crate) fn search(self, key: &[u8]) -> Result<usize, usize> {
-        let (slots, _) = self.0.get(HEADER_BYTES..).unwrap_or_default().as_chunks::<SLOT_BYTES>();
-        let slots = slots.get(..self.count()).unwrap_or(slots);
-        slots.binary_search_by(|slot| self.key_at(usize::from(u16::from_le_bytes(*slot))).cmp(key))
+        let (mut low, mut high) = (0, self.count());
+        while low < high {
+            let middle = (low + high) / 2;
+            match self.key(middle).cmp(key) {
+                Ordering::Less => low = middle + 1,
+                Ordering::Greater => high = middle,
+                Ordering::Equal => return Ok(middle),
+            }
+        }
+        Err(low)
     }
 
     /// The slot of the child that covers `key`.
