@@ -7,8 +7,6 @@
 //!
 //! | row | meaning |
 //! | --- | --- |
-//! | `hit` | `PageStore::get` of resident pages (120 MiB), uniform |
-//! | `hit, some missed` | the same with some misses: the simulations see hits only where there are misses |
 //! | `tiers, LEVEL` | both policies alone (`pagetier_ghost::Tiers`), by the share of misses; a quarter of the requests write |
 //! | `SLOTS slots, filling` | the same with a large SSD, until the SSD is full; nearly all requests miss |
 //! | `SLOTS slots, full` | the same once the SSD is full |
@@ -20,9 +18,7 @@
 mod common;
 
 use common::Length;
-use pagetier::{
-    MemoryManifest, PageId, PageSize, PageStore, SpaceId, device::MemoryDevice, pool_bytes_for, ssd_bytes_for,
-};
+use pagetier::{PageId, SpaceId};
 use pagetier_ghost::{Reference, TierParams, Tiers};
 use pagetier_policy::{
     Access, Costs, FrameId, FramePolicyParams, Location, Millis, PoolPolicy, SlotPolicyParams, SsdPolicy,
@@ -31,12 +27,9 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rustix::time::{ClockId, clock_gettime};
 use std::hint::black_box;
-use std::sync::Arc;
-use tokio::runtime::{Builder, Runtime};
 
-const PAIRS: [(&str, &str); 2] = [("gd2l:frequency,write-back", "auto:pin=plain"), ("auto", "auto")];
 const PAGE_BYTES: u64 = 16_384;
-const RESIDENT: u32 = 8_192;
+const PAIRS: [(&str, &str); 2] = [("gd2l:frequency,write-back", "auto:pin=plain"), ("auto", "auto")];
 
 fn main() {
     pagetier_rivals::register();
@@ -46,12 +39,6 @@ fn main() {
         "| requests | pinned, ns | adaptive, ns | ratio | of bests | missed | ns more per miss | in all turns |"
     );
     println!("| --- | --- | --- | --- | --- | --- | --- | --- |");
-    let runtime = Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.unwrap_or_else(|error| panic!("no runtime: {error}"));
-    for (name, pages) in [("hit", RESIDENT * 15 / 16), ("hit, some missed", RESIDENT * 33 / 32)] {
-        let mut subjects = PAIRS.map(|pair| Stored::new(&runtime, pair, pages));
-        turns(name, rounds, &mut subjects, |subject| subject.read(&runtime, 20_000));
-    }
     for (name, pages) in [("tiers, few missed", 2_100), ("tiers, half", 4_000), ("tiers, most", 60_000)] {
         let mut subjects = PAIRS.map(|pair| Alone::new(pair, pages));
         turns(name, rounds, &mut subjects, |subject| subject.apply(50_000));
@@ -102,61 +89,6 @@ fn turns<S>(name: &str, rounds: usize, subjects: &mut [S; 2], mut run: impl FnMu
         per_miss(of_bests),
         per_miss(of_all)
     );
-}
-
-/// A store on devices in memory.
-struct Stored {
-    store: PageStore,
-    space: SpaceId,
-    pages: u32,
-    rng: SmallRng,
-}
-
-impl Stored {
-    fn new(runtime: &Runtime, (pool, ssd): (&str, &str), pages: u32) -> Self {
-        let ssd_bytes = ssd_bytes_for(u64::from(RESIDENT) * 2, PageSize::default());
-        let opened = runtime.block_on(async {
-            let store = PageStore::builder()
-                .in_memory(Arc::new(MemoryManifest::default()))
-                .hdd(Arc::new(MemoryDevice::new("hdd", 0)))
-                .ssd(Arc::new(MemoryDevice::new("ssd", 0)))
-                .ssd_bytes(ssd_bytes)
-                .pool_policy(pool)
-                .ssd_policy(ssd)
-                .pool_bytes(pool_bytes_for(u64::from(RESIDENT), ssd_bytes, PageSize::default()))
-                .open()
-                .await?;
-            Ok::<_, Box<dyn std::error::Error>>(store)
-        });
-        let store = opened.unwrap_or_else(|error| panic!("the store does not open: {error}"));
-        let space = runtime.block_on(async {
-            let space = store.spaces().create("pages").await?;
-            for _ in 0..pages {
-                drop(store.allocate(space).await?);
-            }
-            store.sync().await?;
-            Ok::<_, pagetier::Error>(space)
-        });
-        let space = space.unwrap_or_else(|error| panic!("no pages: {error}"));
-        Self { store, space, pages, rng: SmallRng::seed_from_u64(1) }
-    }
-
-    fn read(&mut self, runtime: &Runtime, requests: u32) -> (f64, f64) {
-        let Self { store, space, pages, rng } = self;
-        let draws: Vec<PageId> =
-            (0..requests).map(|_| PageId::new(*space, rng.random_range(0..*pages))).collect();
-        let before = store.stats().pool.misses;
-        let ns = runtime.block_on(async {
-            let began = cpu_ns();
-            for page in draws {
-                let page = store.get(page).await.unwrap_or_else(|error| panic!("{error}"));
-                black_box(page[0]);
-            }
-            cpu_ns() - began
-        });
-        let missed = store.stats().pool.misses - before;
-        (ns / f64::from(requests), missed as f64 / f64::from(requests))
-    }
 }
 
 /// The policies without a store.

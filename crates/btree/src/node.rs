@@ -323,6 +323,7 @@ pub(crate) fn separator<'k>(left: &[u8], right: &'k [u8]) -> &'k [u8] {
     &right[..(common + 1).min(right.len())]
 }
 
+#[inline]
 fn u16_at(bytes: &[u8], at: usize) -> usize {
     match bytes.get(at..at + 2) {
         Some(two) => usize::from(u16::from_le_bytes([two[0], two[1]])),
@@ -330,6 +331,7 @@ fn u16_at(bytes: &[u8], at: usize) -> usize {
     }
 }
 
+#[inline]
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     match bytes.get(at..at + 4) {
         Some(four) => u32::from_le_bytes([four[0], four[1], four[2], four[3]]),

@@ -107,16 +107,27 @@ mod at {
 
 const _: () = assert!(at::STAMP + 8 == HEADER_BYTES);
 
-fn u16_at(b: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes([b[at], b[at + 1]])
+/// The bytes from `at` on. Inlined into other crates with [`Header::peek`], which every change calls.
+#[inline]
+fn bytes_at<const N: usize>(image: &[u8], at: usize) -> [u8; N] {
+    let mut bytes = [0; N];
+    bytes.copy_from_slice(&image[at..at + N]);
+    bytes
 }
 
-fn u32_at(b: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
+#[inline]
+fn u16_at(image: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(bytes_at(image, at))
 }
 
-fn u64_at(b: &[u8], at: usize) -> u64 {
-    u64::from(u32_at(b, at)) | u64::from(u32_at(b, at + 4)) << 32
+#[inline]
+fn u32_at(image: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes_at(image, at))
+}
+
+#[inline]
+fn u64_at(image: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes_at(image, at))
 }
 
 impl Header {

@@ -102,7 +102,11 @@ pub(crate) fn put_pages<G: Guard>(
     })
 }
 
+/// The bytes that [`put_write`] takes besides what it writes.
+pub(crate) const WRITE_BYTES: usize = 6;
+
 pub(crate) fn put_write(ops: &mut Vec<u8>, page: u8, offset: usize, bytes: &[u8]) {
+    ops.reserve(WRITE_BYTES + bytes.len());
     ops.extend_from_slice(&[page, WRITE]);
     ops.extend_from_slice(&(offset as u16).to_le_bytes());
     ops.extend_from_slice(&(bytes.len() as u16).to_le_bytes());

@@ -1,9 +1,10 @@
-//! Hit buffers: pass hits to the policy in batches through small lossy buffers, one per thread.
+//! Hit buffers: count hits, and pass those that the policy wants to it in batches, through small lossy
+//! buffers, one per thread.
 //!
 //! A thread is the only one that writes its buffer, so a hit costs plain loads and stores: no locked
-//! instruction, and no cache line that another thread writes. Every [`BATCH`] hits the thread tries the
-//! policy's lock; if the lock is taken, the policy misses the batch (the counters never do). A single thread
-//! loses nothing.
+//! instruction, and no cache line that another thread writes. Every [`BATCH`] wanted hits the thread tries
+//! the policy's lock; if the lock is taken, the policy misses the batch (the counters never do). A single
+//! thread loses nothing.
 //!
 //! A thread owns the buffer of its number, in every pool, from its first hit to its end. Threads for which no
 //! number is left share one buffer, by atomic additions and exchanges.
@@ -29,6 +30,9 @@ const WRITE: u32 = 1 << 31;
 #[repr(align(64))]
 struct Buffer {
     hits: AtomicU64,
+    /// Those noted in `recent`, and how many of them have been passed on.
+    noted: AtomicU64,
+    drained: AtomicU64,
     lost: AtomicU64,
     recent: [AtomicU32; BATCH],
 }
@@ -46,13 +50,22 @@ impl HitBuffers {
     pub(crate) fn new() -> Self {
         let buffer = |_| Buffer {
             hits: AtomicU64::new(0),
+            noted: AtomicU64::new(0),
+            drained: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             recent: std::array::from_fn(|_| AtomicU32::new(EMPTY)),
         };
         Self { buffers: (0..=SHARED).map(buffer).collect() }
     }
 
-    /// Records a hit. True when this thread's buffer is full and should be applied.
+    /// Counts a hit that the policy does not want.
+    #[inline]
+    pub(crate) fn count(&self) {
+        let own = buffer_of_thread();
+        count_one(&self.buffers[own].hits, own);
+    }
+
+    /// Counts a hit and notes it for the policy. True when this thread's buffer is full: apply it.
     #[inline]
     pub(crate) fn note(&self, frame: FrameId, write: bool) -> bool {
         self.note_in(buffer_of_thread(), frame, write)
@@ -62,16 +75,8 @@ impl HitBuffers {
     #[inline]
     pub(crate) fn note_in(&self, own: usize, frame: FrameId, write: bool) -> bool {
         let buffer = &self.buffers[own];
-        // `Relaxed`: other threads only read the sum. In the shared buffer they may overwrite each other's
-        // hits. The policy then misses one; a hit is never invented.
-        let nth = if own == SHARED {
-            buffer.hits.fetch_add(1, Ordering::Relaxed)
-        } else {
-            let nth = buffer.hits.load(Ordering::Relaxed);
-            buffer.hits.store(nth + 1, Ordering::Relaxed);
-            nth
-        };
-        let at = nth as usize % BATCH;
+        count_one(&buffer.hits, own);
+        let at = count_one(&buffer.noted, own) as usize % BATCH;
         buffer.recent[at].store(frame.0 | if write { WRITE } else { 0 }, Ordering::Relaxed);
         at == BATCH - 1
     }
@@ -84,18 +89,18 @@ impl HitBuffers {
     /// As [`HitBuffers::drain`], by the owner of buffer `own`, or for [`SHARED`].
     pub(crate) fn drain_of(&self, own: usize, mut apply: impl FnMut(FrameId, bool)) {
         let buffer = &self.buffers[own];
-        // The next hit goes to `first`, so that place holds the oldest.
-        let first = buffer.hits.load(Ordering::Relaxed) as usize % BATCH;
-        for step in 0..BATCH {
-            let place = &buffer.recent[(first + step) % BATCH];
+        let noted = buffer.noted.load(Ordering::Relaxed);
+        // In the shared buffer a hit may be counted before it is in its place: look at every place.
+        let left = if own == SHARED { u64::MAX } else { noted - buffer.drained.load(Ordering::Relaxed) };
+        buffer.drained.store(noted, Ordering::Relaxed);
+        for ago in (1..=left.min(BATCH as u64)).rev() {
+            let place = &buffer.recent[noted.wrapping_sub(ago) as usize % BATCH];
             let hit = if own == SHARED {
                 // Swapped out, not read: another thread may drain at the same time, and no hit may count
                 // twice.
                 place.swap(EMPTY, Ordering::Relaxed)
             } else {
-                let hit = place.load(Ordering::Relaxed);
-                place.store(EMPTY, Ordering::Relaxed);
-                hit
+                place.load(Ordering::Relaxed)
             };
             if hit != EMPTY {
                 apply(FrameId(hit & !WRITE), hit & WRITE != 0);
@@ -119,6 +124,19 @@ impl HitBuffers {
     pub(crate) fn memory_bytes(&self) -> usize {
         self.buffers.len() * size_of::<Buffer>()
     }
+}
+
+/// Adds one to a counter of buffer `own`; returns what it was before.
+#[inline]
+fn count_one(counter: &AtomicU64, own: usize) -> u64 {
+    // `Relaxed`: other threads only read the sum. In the shared buffer they may overwrite each other's hits.
+    // The policy then misses one; a hit is never invented.
+    if own == SHARED {
+        return counter.fetch_add(1, Ordering::Relaxed);
+    }
+    let before = counter.load(Ordering::Relaxed);
+    counter.store(before + 1, Ordering::Relaxed);
+    before
 }
 
 /// The numbers of threads, which are those of their buffers: a bit for each that is taken.

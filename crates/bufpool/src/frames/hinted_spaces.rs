@@ -16,6 +16,7 @@ pub(crate) struct Hints {
 
 impl Hints {
     /// Whether any space has hints.
+    #[inline]
     pub(crate) fn any(&self) -> bool {
         self.any.load(Ordering::Relaxed)
     }

@@ -107,6 +107,12 @@ impl Table {
     /// A frame that held `page` at some moment during the call.
     #[inline]
     pub(crate) fn find(&self, frames: &[Frame], page: PageId) -> Option<FrameId> {
+        self.find_frame(frames, page).map(|(frame, _)| frame)
+    }
+
+    /// As [`Table::find`], with the frame's metadata.
+    #[inline]
+    pub(crate) fn find_frame<'f>(&self, frames: &'f [Frame], page: PageId) -> Option<(FrameId, &'f Frame)> {
         self.walk(frames, self.bucket(page), page, HOPS_MAX)
     }
 
@@ -126,7 +132,13 @@ impl Table {
     }
 
     #[inline]
-    fn walk(&self, frames: &[Frame], bucket: usize, page: PageId, hops_max: usize) -> Option<FrameId> {
+    fn walk<'f>(
+        &self,
+        frames: &'f [Frame],
+        bucket: usize,
+        page: PageId,
+        hops_max: usize,
+    ) -> Option<(FrameId, &'f Frame)> {
         let wanted = page.to_u64();
         // This thread may see the new shift before the new heads: treat a bucket beyond them as empty.
         let mut at = self.heads.get(bucket)?.load(Ordering::Acquire);
@@ -135,7 +147,7 @@ impl Table {
         for _ in 0..hops_max {
             let frame = frames.get(at as usize)?;
             if frame.page.load(Ordering::Acquire) == wanted {
-                return Some(FrameId(at));
+                return Some((FrameId(at), frame));
             }
             at = frame.next.load(Ordering::Acquire);
         }
@@ -171,7 +183,7 @@ pub(crate) struct Bucket<'a> {
 impl Bucket<'_> {
     /// The page's frame, reliably.
     pub(crate) fn find(&self, frames: &[Frame]) -> Option<FrameId> {
-        self.table.walk(frames, self.bucket, self.page, frames.len())
+        self.table.walk(frames, self.bucket, self.page, frames.len()).map(|(frame, _)| frame)
     }
 
     /// Inserts `frame` at the head of the chain and sets its page.

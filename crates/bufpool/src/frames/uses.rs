@@ -51,8 +51,12 @@ impl Uses {
         let uses = self.0.load(Ordering::Relaxed);
         let more = u32::from(uses & LOGICAL < LOGICAL);
         self.0.store(uses + more, Ordering::Relaxed);
-        let wanted = periods.seen.load(Ordering::Relaxed);
-        seen_in(uses, periods.now()) < wanted || wanted > SEEN_MAX
+        periods.want(uses)
+    }
+
+    /// Whether the policy should still hear of a use that was counted: it may have heard of others since.
+    pub(crate) fn is_wanted(&self, periods: &Periods) -> bool {
+        periods.want(self.0.load(Ordering::Relaxed))
     }
 
     /// Records that the policy has heard of a use.
@@ -75,6 +79,7 @@ impl Uses {
 }
 
 /// The uses that the policy saw in the period `now`.
+#[inline]
 fn seen_in(uses: u32, now: u8) -> u8 {
     if uses >> PERIOD_SHIFT == u32::from(now) { (uses >> SEEN_SHIFT) as u8 & SEEN_MAX } else { 0 }
 }
@@ -89,6 +94,13 @@ impl Periods {
         self.seen.store(seen, Ordering::Relaxed);
     }
 
+    #[inline]
+    fn want(&self, uses: u32) -> bool {
+        let wanted = self.seen.load(Ordering::Relaxed);
+        seen_in(uses, self.now()) < wanted || wanted > SEEN_MAX
+    }
+
+    #[inline]
     fn now(&self) -> u8 {
         self.now.load(Ordering::Relaxed)
     }

@@ -197,7 +197,7 @@ impl<T: Tier> PoolInner<T> {
     }
 
     fn wake_cleaner(&self) {
-        let every = (self.params().clean_depth as u64 / 4).max(1);
+        let every = (self.sized.read().clean_depth as u64 / 4).max(1);
         // Each eviction brings the dirty pages closer to their turn. At a quarter of the depth that is
         // kept clean, the cleaner has time to restore it before a request meets a dirty victim.
         if self.evicted_since_clean.fetch_add(1, Ordering::Relaxed) + 1 >= every {

@@ -9,6 +9,7 @@
 //! with it.
 
 use crate::feed::hits::BATCH;
+use crate::frames::frame::Frame;
 use crate::frames::set::Frames;
 use crate::state::inner::{PolicyGuard, PoolInner, bump};
 use crate::state::params::PoolError;
@@ -34,62 +35,49 @@ impl<T: Tier> PoolInner<T> {
         }
         // (1) Without a lock, so it may miss a page that is there (then `get_cold` looks under the lock)
         // or find a frame whose page is just leaving (then the next steps notice).
-        let frame = self.frames.table.find(&self.frames.all, page)?;
+        let frames = &*self.frames;
+        let (frame, f) = frames.table.find_frame(&frames.all, page)?;
         // (2) One compare-and-swap. It acquires what the last holder of the latch released: the frame's
         // page id and its bytes.
-        if self.frames.at(frame).word.try_latch(mode) != Attempt::Latched {
+        if f.word.try_latch(mode) != Attempt::Latched {
             return None;
         }
         // (3) Between (1) and (2) the frame may have been evicted and filled with another page. Checked
         // under the latch, the answer is final: a pinned frame is given no other page. Last, whether the
         // pages are still this owner's.
-        if self.frames.at(frame).page.load(Ordering::Acquire) != page.to_u64() || !self.claim.holds() {
-            self.frames.release(frame, mode);
+        if f.page.load(Ordering::Acquire) != page.to_u64() || !self.claim.holds() {
+            frames.release(frame, mode);
             return None;
         }
         // (4) Into a buffer, not to the policy: its lock would be one that every hit of every thread
         // meets.
-        self.note_hit(frame, mode);
+        self.note_use(frame, f, mode);
         Some(frame)
     }
 
-    #[inline]
     pub(crate) fn note_hit(&self, frame: FrameId, mode: Mode) {
-        if self.hits.note(frame, mode == Mode::Exclusive) {
+        self.note_use(frame, self.frames.at(frame), mode);
+    }
+
+    /// Counts a hit, and notes it for the policy if that wants to hear of it.
+    #[inline]
+    fn note_use(&self, frame: FrameId, f: &Frame, mode: Mode) {
+        // While the frame's cache line is at hand. Which pages are hinted to be used once is known under the
+        // policy's lock alone: where there are hints, the use is counted there.
+        if !self.frames.hints.any() && !f.uses.add(&self.periods) {
+            self.hits.count();
+        } else if self.hits.note(frame, mode == Mode::Exclusive) {
             self.apply_hits();
         }
     }
 
     #[cold]
     fn apply_hits(&self) {
-        // Which pages are hinted to be used once is known under the policy's lock alone.
-        if self.frames.hints.any() {
-            match self.policy.try_lock() {
-                Some(mut policy) => self.drain_hits(&mut policy),
-                None => self.hits.note_lost(BATCH),
-            }
-            return;
-        }
-        let mut seen = [(FrameId(0), false); BATCH];
-        let mut count = 0;
-        self.hits.drain(|frame, write| {
-            // The frame may hold another page by now. The hit then counts for that one: rare, and no more
-            // than a wrong guess at what is hot.
-            if self.frames.at(frame).uses.add(&self.periods) {
-                seen[count] = (frame, write);
-                count += 1;
-            }
-        });
-        if count == 0 {
-            return;
-        }
         match self.policy.try_lock() {
-            Some(mut policy) => {
-                seen[..count].iter().for_each(|&(frame, write)| self.tell(&mut policy, frame, write));
-            }
+            Some(mut policy) => self.drain_hits(&mut policy),
             // A hit must not wait. If the policy is busy, it misses these hits, which costs it some
             // accuracy at most.
-            None => self.hits.note_lost(count),
+            None => self.hits.note_lost(BATCH),
         }
     }
 
@@ -97,16 +85,18 @@ impl<T: Tier> PoolInner<T> {
     pub(crate) fn drain_hits(&self, policy: &mut PolicyGuard<'_>) {
         let hinted = policy.has_hints();
         self.hits.drain(|frame, write| {
-            let ignored = hinted && policy.ignores_uses_of(frame);
-            if !ignored && self.frames.at(frame).uses.add(&self.periods) {
-                self.tell(policy, frame, write);
+            // The frame may hold another page by now. The hit then counts for that one: rare, and no more
+            // than a wrong guess at what is hot.
+            let uses = &self.frames.at(frame).uses;
+            let wanted = match hinted {
+                true => !policy.ignores_uses_of(frame) && uses.add(&self.periods),
+                false => uses.is_wanted(&self.periods),
+            };
+            if wanted {
+                policy.hit(frame, write);
+                uses.saw(&self.periods);
             }
         });
-    }
-
-    fn tell(&self, policy: &mut PolicyGuard<'_>, frame: FrameId, write: bool) {
-        policy.hit(frame, write);
-        self.frames.at(frame).uses.saw(&self.periods);
     }
 
     /// Waits for the latch, or loads the page.

@@ -100,26 +100,27 @@ impl<const N: usize> HQueues<N> {
 
     /// All frames in the order of eviction: by H, and among equals by queue.
     pub(crate) fn eviction_order(&self) -> impl Iterator<Item = FrameId> + '_ {
-        let mut heads = [(f64::INFINITY, None); N];
-        for (no, head) in heads.iter_mut().enumerate() {
-            let queue = QueueNo(no as u8);
+        // The heads of the queues that are not empty, mostly a few of many, in the queues' order.
+        let (mut heads, mut count) = ([(0.0, 0, QueueNo(0)); N], 0);
+        for queue in (0..N as u8).map(QueueNo) {
             // Each queue is sorted, so its head is its minimum: a merge of the heads yields all frames by H.
             if let Some(frame) = self.queues.lru(queue) {
-                *head = (self.h_in(queue, frame), Some(frame));
+                heads[count] = (self.h_in(queue, frame), frame, queue);
+                count += 1;
             }
         }
         std::iter::from_fn(move || {
-            let mut least = 0;
-            for no in 1..N {
-                // `<`: among equals the lower queue goes first.
-                if heads[no].0 < heads[least].0 {
-                    least = no;
+            let heads = &mut heads[..count];
+            // Among equals the lower queue goes first.
+            let least = (1..heads.len()).fold(0, |at, no| if heads[no].0 < heads[at].0 { no } else { at });
+            let (_, frame, queue) = *heads.get(least)?;
+            match self.queues.newer(frame) {
+                Some(next) => heads[least] = (self.h_in(queue, next), next, queue),
+                None => {
+                    heads.copy_within(least + 1.., least);
+                    count -= 1;
                 }
             }
-            let frame = heads[least].1?;
-            let next = self.queues.newer(frame);
-            let h = next.map_or(f64::INFINITY, |next| self.h_in(QueueNo(least as u8), next));
-            heads[least] = (h, next);
             Some(FrameId(frame))
         })
     }

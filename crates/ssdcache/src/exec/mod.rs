@@ -224,6 +224,11 @@ impl Core {
 
     /// Waits until `from` yields a value from the state. Cancel-safe.
     pub(crate) async fn when_some<T>(&self, mut from: impl FnMut(&mut Protocol) -> Option<T>) -> T {
+        // Nearly every call finds it at the first look, and need not register.
+        let found = from(&mut self.state.lock());
+        if let Some(found) = found {
+            return found;
+        }
         loop {
             listen!(changed = self.changed);
             let found = from(&mut self.state.lock());

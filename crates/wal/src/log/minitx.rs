@@ -5,13 +5,15 @@ use crate::guard::Guard;
 use crate::log::Wal;
 use crate::record;
 use pagetier::{Lsn, PageId, PageMut};
+use std::ops::Range;
 
 /// The pages latched for one change, and the operations on them so far. `G` is the kind of their guards:
 /// [`PageMut`], or [`OwnedPageMut`](pagetier::OwnedPageMut).
 ///
 /// [`MiniTx::commit`] sets the record's LSN on the pages, then releases their latches. A mini-transaction
 /// that is dropped without a commit, by an error, a panic or with its future, or whose record is too long
-/// ([`WalError::TooLong`]), gives its pages their earlier contents back. Without a log it cannot.
+/// ([`WalError::TooLong`]), gives its pages their earlier contents back. Without a log it cannot. One that
+/// was dropped before its first change leaves no trace: its pages are as they were, with their LSNs.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -51,6 +53,9 @@ pub struct MiniTx<'s, G: Guard = PageMut<'s>> {
 /// The maximum number of pages of a mini-transaction.
 const PAGES_MAX: usize = 255;
 
+/// The bytes that [`MiniTx::replace`] compares at a time.
+const PIECE: usize = 32;
+
 impl<G: Guard> std::fmt::Debug for MiniTx<'_, G> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list().entries(self.pages.iter().map(Guard::id)).finish()
@@ -60,6 +65,21 @@ impl<G: Guard> std::fmt::Debug for MiniTx<'_, G> {
 /// Whether all bytes are zero: each is the one before it, which is one comparison of memory.
 fn is_blank(payload: &[u8]) -> bool {
     payload.first().is_none_or(|first| *first == 0 && payload[1..] == payload[..payload.len() - 1])
+}
+
+/// The next range from `from` on in which `new` differs from `old`, which is as long. Differences that lie so
+/// close that another operation of the record would take more than the bytes between them are one.
+fn next_difference(old: &[u8], new: &[u8], from: usize) -> Option<Range<usize>> {
+    let differs = |at: &usize| old[*at] != new[*at];
+    // In pieces first, since most of a page is equal.
+    let pieces = old[from..].chunks(PIECE).zip(new[from..].chunks(PIECE));
+    let equal = pieces.take_while(|(old, new)| old == new).count();
+    let start = (from + equal * PIECE..old.len()).find(differs)?;
+    let mut end = start + 1;
+    while let Some(next) = (end..old.len().min(end + record::WRITE_BYTES)).find(differs) {
+        end = next + 1;
+    }
+    Some(start..end)
 }
 
 impl<'s, G: Guard> MiniTx<'s, G> {
@@ -82,7 +102,9 @@ impl<'s, G: Guard> MiniTx<'s, G> {
     }
 
     /// Adds a latched page; returns its index, by which the other methods name it. Redo of a page that is
-    /// blank and was never logged starts with this record, as after [`MiniTx::zero`].
+    /// blank and was never logged starts with this record, as after [`MiniTx::zero`]. A page that stays
+    /// unchanged takes 8 bytes of the record, gets its LSN and is written as if it had changed; if no page of
+    /// the mini-transaction changes, there is no record, and all this costs nothing.
     ///
     /// # Panics
     /// If it already has 255 pages: a record has one byte for the index.
@@ -115,8 +137,11 @@ impl<'s, G: Guard> MiniTx<'s, G> {
 
     /// Zeroes a page. Redo of the page starts here and needs none of its earlier contents.
     pub fn zero(&mut self, page: usize) {
-        self.keep(page, 0, self.pages[page].len());
-        self.pages[page].fill(0);
+        // A new page is blank: there is nothing to keep.
+        if !is_blank(&self.pages[page]) {
+            self.keep(page, 0, self.pages[page].len());
+            self.pages[page].fill(0);
+        }
         if self.wal.is_some() {
             record::put_zero(&mut self.ops, page as u8);
         }
@@ -131,6 +156,20 @@ impl<'s, G: Guard> MiniTx<'s, G> {
         self.pages[page][offset..offset + bytes.len()].copy_from_slice(bytes);
         if self.wal.is_some() {
             record::put_write(&mut self.ops, page as u8, offset, bytes);
+        }
+    }
+
+    /// Overwrites a page's payload by `image`, and records the bytes that differ: for engines that make a
+    /// page's new contents in a buffer of their own.
+    ///
+    /// # Panics
+    /// If `image` is not as long as the payload: the page is unchanged.
+    pub fn replace(&mut self, page: usize, image: &[u8]) {
+        assert_eq!(image.len(), self.pages[page].len(), "an image of another length than the payload");
+        let mut from = 0;
+        while let Some(differs) = next_difference(&self.pages[page], image, from) {
+            from = differs.end;
+            self.write(page, differs.start, &image[differs]);
         }
     }
 
@@ -211,7 +250,10 @@ impl<'s, G: Guard> MiniTx<'s, G> {
     /// Keeps a range that is about to be overwritten.
     fn keep(&mut self, page: usize, offset: usize, len: usize) {
         if self.wal.is_some() {
-            self.undo.extend_from_slice(&self.pages[page][offset..offset + len]);
+            let kept = &self.pages[page][offset..offset + len];
+            // At once: the vector would grow again for the rest, and move what it has.
+            self.undo.reserve(len + 5);
+            self.undo.extend_from_slice(kept);
             self.undo.push(page as u8);
             // As in a record: a payload has less than 64 KiB.
             self.undo.extend_from_slice(&(offset as u16).to_le_bytes());
@@ -230,6 +272,36 @@ impl<G: Guard> Drop for MiniTx<'_, G> {
             self.pages[usize::from(page)][offset..offset + bytes.len()].copy_from_slice(bytes);
             let left = rest.len();
             self.undo.truncate(left);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_differences_are_all_and_take_no_more_than_the_image(
+            old in prop::collection::vec(any::<u8>(), 0..300),
+            changes in prop::collection::vec((any::<prop::sample::Index>(), 1..40_usize, any::<u8>()), 0..6),
+        ) {
+            let mut new = old.clone();
+            for (at, len, value) in changes.into_iter().filter(|_| !old.is_empty()) {
+                let at = at.index(old.len());
+                let end = old.len().min(at + len);
+                new[at..end].fill(value);
+            }
+            let (mut made, mut from, mut bytes) = (old.clone(), 0, 0);
+            while let Some(differs) = next_difference(&old, &new, from) {
+                prop_assert!(differs.start >= from && !differs.is_empty());
+                from = differs.end;
+                bytes += record::WRITE_BYTES + differs.len();
+                made[differs.clone()].copy_from_slice(&new[differs]);
+            }
+            prop_assert_eq!(&made, &new);
+            prop_assert!(bytes <= record::WRITE_BYTES + new.len());
         }
     }
 }

@@ -168,11 +168,18 @@ impl Engine {
         self.records.push((lsn, effects));
     }
 
-    /// Writes new words to a page of a mini-transaction; returns the effect. A history's log has several
-    /// segments.
+    /// Writes new words to a page of a mini-transaction, every other time as a whole image; returns the
+    /// effect. A history's log has several segments.
     fn words(&mut self, change: &mut MiniTx<'_>, page: usize, at: usize) -> Effect {
         self.counter += 1;
-        change.write(page, at, &self.counter.to_le_bytes().repeat(120));
+        let words = self.counter.to_le_bytes().repeat(120);
+        if self.counter.is_multiple_of(2) {
+            change.write(page, at, &words);
+        } else {
+            let mut image = change.payload(page).to_vec();
+            image[at..at + words.len()].copy_from_slice(&words);
+            change.replace(page, &image);
+        }
         (change.id(page), Some(change.payload(page).to_vec()))
     }
 

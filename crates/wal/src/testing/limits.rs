@@ -106,7 +106,8 @@ async fn a_mini_transaction_that_is_dropped_is_undone() {
         }
         for step in 0..seed {
             let (page, at) = (step % 3, step * 97 % 3_000);
-            match (step + seed) % 4 {
+            match (step + seed) % 5 {
+                4 => change.replace(page, &vec![step as u8; change.payload(page).len()]),
                 0 => change.write(page, at, &[step as u8; 200]),
                 1 => change.shift(page, at, at / 2 + 50, 700),
                 2 => change.copy(page, at, (page + 1) % 3, at + 30, 500),
@@ -125,7 +126,7 @@ async fn a_mini_transaction_that_is_dropped_is_undone() {
 /// Each operation, over pages that the HDD has as they were before.
 #[tokio::test]
 async fn what_a_mini_transaction_did_is_redone() {
-    for operation in 0..4 {
+    for operation in 0..5 {
         let (disks, memory) = (Disks::new(), SimMedia::new(1));
         let db = disks.open(&memory).await;
         let space = pages(&db, 2).await;
@@ -151,6 +152,10 @@ async fn what_a_mini_transaction_did_is_redone() {
                 change.zero(1);
                 expected[1].fill(0);
             }
+            3 => {
+                expected[1][7..3_000].fill(9);
+                change.replace(1, &expected[1]);
+            }
             _ => {}
         }
         let changed = [0, 1].map(|page| change.payload(page).to_vec());
@@ -163,6 +168,43 @@ async fn what_a_mini_transaction_did_is_redone() {
         }
         db.close().await.unwrap();
     }
+}
+
+/// What the documentation of `add` and of `MiniTx` says of pages that do not change.
+#[tokio::test]
+async fn a_page_that_does_not_change_costs_its_id_and_a_write_if_another_one_changes() {
+    let (disks, memory) = (Disks::new(), SimMedia::new(1));
+    let db = disks.open(&memory).await;
+    let space = pages(&db, 2).await;
+    fill(&db, space, 2, 5).await.unwrap();
+    db.sync().await.unwrap();
+    let lsn = async |no| db.get(PageId::new(space, no)).await.unwrap().lsn();
+    for (changes, commits) in [(false, false), (false, true), (true, true)] {
+        let (before, end) = (lsn(1).await, db.wal().end());
+        let mut change = db.begin::<PageMut<'_>>().await.unwrap();
+        for no in 0..2 {
+            change.add(db.get_mut(PageId::new(space, no)).await.unwrap());
+        }
+        let same = change.payload(0).to_vec();
+        change.replace(0, &same);
+        if changes {
+            change.write(0, 0, b"new");
+        }
+        if commits {
+            assert_eq!(change.commit().unwrap().0 > 0, changes);
+        } else {
+            drop(change);
+        }
+        // A header, the number of pages, two ids, a write.
+        let bytes = if changes { 17 + 1 + 2 * 8 + 6 + 3 } else { 0 };
+        assert_eq!(db.wal().end().0 - end.0, bytes);
+        assert_eq!(lsn(1).await != before, changes);
+        let written = db.stats().pool.written_recoverability;
+        db.sync().await.unwrap();
+        let writes = db.stats().pool.written_recoverability - written;
+        assert_eq!(writes, if changes { 2 } else { 0 }, "both have the record's LSN");
+    }
+    db.close().await.unwrap();
 }
 
 /// A log from a time with a larger capacity: its last segment alone is longer than the new one.
