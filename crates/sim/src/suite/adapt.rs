@@ -62,6 +62,7 @@ mod tests {
 
     fn row(pair: &str, windows_ms: &[f64]) -> Row {
         Row {
+            seed: 1,
             workload: "a > b".into(),
             class: Class::Synthetic,
             part: Part::Joined,

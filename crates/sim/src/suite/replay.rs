@@ -1,5 +1,6 @@
 //! One replay of a workload at one size, costed in parts.
 
+use super::workload::Drawn;
 use super::{Contender, PREVIOUS, Part, Row};
 use pagetier_ghost::{Counts, Reference, TierParams, Tiers};
 use pagetier_policy::Costs;
@@ -27,18 +28,15 @@ pub(super) struct Replay<'a> {
 
 impl<'a> Replay<'a> {
     /// Finds the parts by a replay under [`PREVIOUS`], so that they are the same for all pairs.
-    pub(super) fn new(
-        references: &'a [Reference],
-        joined_at: Option<usize>,
-        pool_pages: u32,
-        ssd_pages: u32,
-        run_read_ms: Option<f64>,
-    ) -> Self {
-        let params = TierParams::new(pool_pages, ssd_pages);
+    pub(super) fn new(drawn: &'a Drawn, run_read_ms: Option<f64>) -> Self {
+        let params = TierParams::new(drawn.pool_pages, drawn.ssd_pages);
+        let references = &drawn.references;
         let mut this = Self { references, params, run_read_ms, parts: Vec::new(), windows: Vec::new() };
-        match joined_at {
+        match drawn.joined_at {
             Some(at) => {
-                this.parts = vec![(Part::Joined, at, references.len())];
+                let all = references.len();
+                let late = at + (all - at) * 3 / 5;
+                this.parts = vec![(Part::Joined, at, all), (Part::JoinedLate, late, all)];
                 this.windows = this.operations(at);
             }
             None => this.find_parts(),
