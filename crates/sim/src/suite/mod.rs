@@ -7,7 +7,6 @@
 //! Seeds draw the lengths, the sizes and the parameters of the generators, and one half of the workloads is
 //! for tuning ([`Half`]): a policy must do well at sizes, and on workloads, that it was not tuned on.
 
-mod adapt;
 mod chart;
 mod contender;
 mod generators;
@@ -16,7 +15,6 @@ mod replay;
 mod stack;
 mod workload;
 
-pub use adapt::{Adapted, adapted};
 pub use chart::chart;
 pub use contender::{Contender, Contenders, pool_peers, ssd_peers};
 pub use judge::{Judged, judge};
@@ -141,9 +139,6 @@ pub struct Row {
     pub ssd_writes: f64,
     /// The pages read from either device per 1,000 references: the pool's misses.
     pub misses: f64,
-    /// Of a joined workload: the cost of each device operation per slot after the change, in milliseconds.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub windows_ms: Vec<f64>,
 }
 
 impl Row {
@@ -249,7 +244,6 @@ impl Suite {
             cost_ms: 0.0,
             ssd_writes: 0.0,
             misses: 0.0,
-            windows_ms: Vec::new(),
         };
         let mut replay = None;
         let mut rows = Vec::new();

@@ -78,8 +78,8 @@ pub(crate) struct Cli {
     /// SSD
     #[arg(long, conflicts_with = "compare")]
     pub(crate) hints: bool,
-    /// Pages per cluster, for the pool policies that write in clusters (ref: per block); instead of what their
-    /// names say [default: 64]
+    /// Pages per cluster, for the pool policies that write in clusters (ref: per block); instead of what
+    /// their names say [default: 64]
     #[arg(long, value_name = "PAGES", conflicts_with = "compare", value_parser = clap::value_parser!(u32).range(1..=i64::from(CLUSTER_PAGES_MAX)))]
     pub(crate) cluster_pages: Option<u32>,
     /// Milliseconds of an SSD read, HDD read, SSD write and HDD write that the policies use [default: the

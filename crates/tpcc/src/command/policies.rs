@@ -1,8 +1,8 @@
 //! Pairs of policies, by name.
 
-use super::cli::Cli;
 use crate::args::PolicyPair;
 use pagetier::{PoolPolicy, SsdPolicy};
+use pagetier_policy::ZonePercent;
 use std::str::FromStr;
 
 /// A pool policy and an SSD policy, by name.
@@ -16,12 +16,16 @@ pub(crate) struct Policies {
 
 impl Policies {
     /// These policies with the sizes that the command line names, each in the names of those that have it.
-    pub(crate) fn with_sizes(&self, cli: &Cli) -> Self {
-        let zone = cli.zone_percent.map(|zone| format!("zone={zone}"));
-        let outqueue = cli.outqueue.map(|entries| format!("outqueue={entries}"));
-        let cluster = cli.cluster_pages.map(|pages| format!("cluster={pages}"));
+    pub(crate) fn with_sizes(
+        &self,
+        zone_percent: Option<ZonePercent>,
+        outqueue: Option<usize>,
+        cluster_pages: Option<u32>,
+    ) -> Self {
+        let zone = zone_percent.map(|zone| format!("zone={zone}"));
+        let outqueue = outqueue.map(|entries| format!("outqueue={entries}"));
         Self {
-            pool: with::<PoolPolicy>(&self.pool, cluster),
+            pool: with::<PoolPolicy>(&self.pool, cluster_pages.map(|pages| format!("cluster={pages}"))),
             ssd: with::<SsdPolicy>(&self.ssd, zone.into_iter().chain(outqueue)),
         }
     }
@@ -48,15 +52,16 @@ impl From<&PolicyPair> for Policies {
 #[cfg(test)]
 #[test]
 fn a_size_of_the_command_line_takes_the_place_of_the_names() {
-    use clap::Parser;
     pagetier_rivals::register();
-    let named = |pool: &str, ssd: &str, args: &[&str]| {
+    let named = |pool: &str, ssd: &str, zone: Option<&str>, outqueue, cluster| {
         let policies = Policies { pool: pool.into(), ssd: ssd.into() };
-        let Policies { pool, ssd } = policies.with_sizes(&Cli::parse_from(["x"].iter().chain(args)));
+        let zone = zone.map(|zone| zone.parse().unwrap());
+        let Policies { pool, ssd } = policies.with_sizes(zone, outqueue, cluster);
         format!("{pool}+{ssd}")
     };
-    let all = ["--zone-percent", "10", "--outqueue", "7", "--cluster-pages", "64"];
-    assert_eq!(named("cfdc:cluster=8", "auto:zone=5", &all), "cfdc:cluster=64+auto:zone=10,outqueue=7");
-    assert_eq!(named("lru", "lru2:zone=5", &all), "lru+lru2:zone=10");
-    assert_eq!(named("cfdc:cluster=8", "cac:zone=5,sketch", &[]), "cfdc:cluster=8+cac:zone=5,sketch");
+    let all = |pool, ssd| named(pool, ssd, Some("10"), Some(7), Some(64));
+    assert_eq!(all("cfdc:cluster=8", "auto:zone=5"), "cfdc:cluster=64+auto:zone=10,outqueue=7");
+    assert_eq!(all("lru", "lru2:zone=5"), "lru+lru2:zone=10");
+    let none = named("cfdc:cluster=8", "cac:zone=5,sketch", None, None, None);
+    assert_eq!(none, "cfdc:cluster=8+cac:zone=5,sketch");
 }

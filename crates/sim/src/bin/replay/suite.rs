@@ -5,8 +5,8 @@ use clap::builder::RangedU64ValueParser;
 use pagetier_policy::SsdSetting;
 use pagetier_sim::options::progress_bar;
 use pagetier_sim::suite::{
-    CLASSICS, Class, Contender, Contenders, FIXED, Half, Judged, PREVIOUS, Part, Row, Suite, adapted, chart,
-    judge, pool_peers, ssd_peers,
+    CLASSICS, Class, Contender, Contenders, FIXED, Half, Judged, PREVIOUS, Part, Row, Suite, chart, judge,
+    pool_peers, ssd_peers,
 };
 use pagetier_tpcc::args;
 use serde::{Deserialize, Serialize};
@@ -65,8 +65,8 @@ pub(crate) struct SuiteArgs {
     /// Number of cases to replay at a time [default: the number of processors]
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     jobs: Option<usize>,
-    /// Keep the costs of the fixed settings in this file: those of the same cases are reused, and new ones are
-    /// added as each case ends
+    /// Keep the costs of the fixed settings in this file: those of the same cases are reused, and new ones
+    /// are added as each case ends
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
     /// Write suite.json (every cost), suite.md (the tables) and suite.svg (the chart) to this folder
@@ -284,15 +284,6 @@ fn tables(report: &Report, args: &SuiteArgs) -> String {
         }
     }
     for pair in asked(args) {
-        if let Some(one) = adapted(&report.rows, &pair, &report.fixed) {
-            // Writing to a string cannot fail.
-            let _ = writeln!(
-                out,
-                "\n{pair} is within 5% of the best {:.1} operations per slot after a change, and for good \
-                 after {:.1} (medians of {})",
-                one.first, one.for_good, one.cases
-            );
-        }
         if args.pins {
             worse_than_pins(&mut out, report, &pair);
         }
