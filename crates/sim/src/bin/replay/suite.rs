@@ -41,10 +41,6 @@ pub(crate) struct SuiteArgs {
     /// half it is in
     #[arg(long, value_name = "HALF", default_value = "report")]
     half: Half,
-    /// Replay at most 130,000 references of each workload, in about a fifth of the time. The figures show the
-    /// direction of a change, not its size
-    #[arg(long)]
-    quick: bool,
     /// Replay only workloads whose names contain this
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
@@ -52,7 +48,7 @@ pub(crate) struct SuiteArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 2, 3])]
     seeds: Vec<u64>,
     /// The most references of a workload; the fewest are 60,000, or as many
-    #[arg(long, value_name = "N", default_value_t = 1_000_000, conflicts_with = "quick", value_parser = RangedU64ValueParser::<usize>::new().range(1000..=100_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = RangedU64ValueParser::<usize>::new().range(1000..=100_000_000))]
     longest: usize,
     /// The folder of page traces (*.ptr), each of which is a workload; without it, only generated ones are
     /// replayed
@@ -127,7 +123,7 @@ impl Baseline {
         let kept: Self = serde_json::from_str(&std::fs::read_to_string(path)?)
             .map_err(|error| format!("--baseline {}: {error}", path.display()))?;
         if kept.conditions != conditions {
-            let differs = "the file was written with another --longest, --quick or --run-read-ms";
+            let differs = "the file was written with another --longest or --run-read-ms";
             return Err(format!("--baseline {}: {differs}", path.display()).into());
         }
         Ok(kept)
@@ -172,7 +168,7 @@ pub(crate) fn run(args: &SuiteArgs) -> Result<(), Box<dyn Error>> {
     }
     let mut suite = Suite::new(args.seeds.clone(), asked.clone());
     suite.half = args.half;
-    suite.longest = if args.quick { QUICK } else { args.longest };
+    suite.longest = args.longest;
     suite.only.clone_from(&args.only);
     suite.run_read_ms = args.run_read_ms;
     suite.traces = args.traces.clone();
@@ -237,12 +233,6 @@ fn charted(report: &Report, args: &SuiteArgs) -> Vec<Judged> {
     report.judged.iter().filter(shown).cloned().collect()
 }
 
-/// The most references of a workload with --quick.
-const QUICK: usize = 130_000;
-
-/// How far the figures of --quick may be from those of the whole run.
-const QUICK_MEANS: &str = "TODO";
-
 /// A pool of at most so many frames is small.
 const SMALL_FRAMES: u32 = 64;
 
@@ -265,9 +255,6 @@ fn tables(report: &Report, args: &SuiteArgs) -> String {
          SSD per 1,000 references\n",
         args.half, args.seeds, report.conditions.longest
     );
-    if args.quick {
-        out.push_str(QUICK_MEANS);
-    }
     let small = |row: &Row| row.pool_pages <= SMALL_FRAMES;
     let of_class = |class| move |row: &Row| row.class == class;
     let sets: [(&str, &dyn Fn(&Row) -> bool); 4] = [
