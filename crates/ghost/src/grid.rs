@@ -23,8 +23,7 @@ pub struct GhostParams {
     pub pool_pages: u32,
     /// The SSD's present size in slots.
     pub ssd_pages: u32,
-    /// Pages per cluster: for policies that write in clusters and whose names say no other number, and for
-    /// counting cluster switches.
+    /// Pages per cluster, for policies that write in clusters and whose names say no other number.
     pub cluster_pages: u32,
     /// The size of a page, in bytes, for reports.
     pub page_bytes: u64,
@@ -186,12 +185,11 @@ fn ghost(params: &GhostParams, pool_pages: u32, ssd_pages: u32) -> Result<Ghost,
     let (frames, slots) = (scaled(pool_pages, 1), scaled(ssd_pages, u32::from(ssd_pages > 0)));
     let defaults = TierParams::new(frames, slots);
     let look_ahead = ((defaults.look_ahead as f64 * rate).round() as usize).max(1);
-    let (costs, cluster_pages) = (params.costs, params.cluster_pages);
+    let costs = params.costs;
     let zone_share = params.ssd_policy.zone().get() / 100.0;
-    let tiers =
-        TierParams { costs, look_ahead, clock_rate: 1.0 / rate, cluster_pages, zone_share, ..defaults };
+    let tiers = TierParams { costs, look_ahead, clock_rate: 1.0 / rate, zone_share, ..defaults };
     let defaults = FramePolicyParams::new(frames as usize, costs);
-    let pool = FramePolicyParams { cluster_pages, ..defaults };
+    let pool = FramePolicyParams { cluster_pages: params.cluster_pages, ..defaults };
     let pool = params.pool_policy.build(&pool);
     let ssd_policy = params.ssd_policy.for_share(rate);
     let ssd = ssd_policy.build(&SlotPolicyParams::new(params.costs, slots as usize, frames as usize));

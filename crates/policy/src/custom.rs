@@ -32,7 +32,8 @@ pub trait SsdPolicyFactory: Send + Sync + fmt::Debug {
     fn name(&self) -> String;
 
     /// Builds the policy, for an empty SSD of at least one slot. Called at each opening, for each new SSD,
-    /// and whenever a running store switches to the policy.
+    /// and whenever a running store switches to the policy. The memory budget has 49 bytes for each slot's
+    /// tables and 58 for each frame's, and no outqueue.
     fn build(&self, params: &SlotPolicyParams) -> Box<dyn SlotPolicy>;
 }
 

@@ -246,8 +246,8 @@ fn the_suite_keeps_the_costs_of_fixed_settings() {
     let file = folder.join("baseline.json");
     let _ = std::fs::remove_file(&file);
     let (folder, path) = (folder.to_str().unwrap(), file.to_str().unwrap());
-    let args = ["suite", "--only", "drift/1", "--references", "3000", "--traces", folder];
-    let args = [&args[..], &["--baseline", path]].concat();
+    let args = ["suite", "--half", "tune", "--only", "drift/1", "--seeds", "1", "--traces", folder];
+    let args = [&args[..], &["--longest", "3000", "--baseline", path]].concat();
     let cost = |report: &Value, pair: &str| {
         let rows = report["rows"].as_array().unwrap();
         rows.iter().find(|row| row["pair"] == pair).unwrap()["cost_ms"].as_f64().unwrap()
@@ -267,9 +267,9 @@ fn the_suite_keeps_the_costs_of_fixed_settings() {
     for pair in ["auto+auto", "lru+cc", "gd2l+lru2"] {
         assert_eq!(cost(&second, pair), cost(&first, pair), "{pair}");
     }
-    let other = replay(&[&args[..], &["--seed", "2"]].concat());
+    let other = replay(&[&args[..], &["--run-read-ms", "2"]].concat());
     assert!(!other.status.success());
-    assert!(String::from_utf8_lossy(&other.stderr).contains("another --seed"));
+    assert!(String::from_utf8_lossy(&other.stderr).contains("another --longest"));
 }
 
 #[test]

@@ -79,10 +79,13 @@ impl SsdPolicy {
     }
 
     /// The entries of the outqueue over an SSD of `slots` slots: as many, unless the policy names another
-    /// number.
+    /// number. None if it has no outqueue, as only `auto`, `cac` and `cc` do.
     #[must_use]
     pub fn outqueue_entries(self, slots: u64) -> u64 {
-        self.outqueue().map_or(slots, u64::from)
+        match self {
+            Self::Auto(_) | Self::Cac(_) => self.outqueue().map_or(slots, u64::from),
+            Self::None | Self::Custom(..) => 0,
+        }
     }
 
     const fn outqueue(self) -> Option<u32> {
@@ -148,15 +151,16 @@ impl SsdPolicy {
         Some(self)
     }
 
-    /// Finds a policy outside of this module. The zone belongs to the SSD: what else stands behind a colon is
-    /// the policy's own.
+    /// Finds a policy outside of this module. What stands behind a colon is the policy's own. So is a zone
+    /// that it knows as an option; any other is the SSD's.
     fn in_catalogues(name: &str, options: Vec<String>) -> Option<Self> {
-        let (zones, own): (Vec<String>, Vec<String>) =
-            options.into_iter().partition(|option| option.split('=').next() == Some(ZONE));
-        let whole = joined(name, own);
-        let found = registered().into_iter().find_map(|catalogue| (catalogue.ssd)(&whole))?;
-        let found = Self::Custom(found, ZonePercent::DEFAULT);
-        zones.iter().try_fold(found, |policy, zone| policy.with_option(zone))
+        let found = |name: &str| registered().into_iter().find_map(|catalogue| (catalogue.ssd)(name));
+        let custom = |name: String| Some(Self::Custom(found(&name)?, ZonePercent::DEFAULT));
+        custom(joined(name, options.clone())).or_else(|| {
+            let (zones, own): (Vec<String>, Vec<String>) =
+                options.into_iter().partition(|option| option.split('=').next() == Some(ZONE));
+            zones.iter().try_fold(custom(joined(name, own))?, |policy, zone| policy.with_option(zone))
+        })
     }
 }
 
@@ -250,8 +254,8 @@ mod tests {
             let policy = read(text).unwrap();
             (policy.zone().get(), policy.outqueue_entries(30))
         };
-        assert_eq!([sizes("auto"), sizes("none"), sizes("cc:zone=20")], [(10.0, 30), (10.0, 30), (20.0, 30)]);
-        assert_eq!(sizes("auto:outqueue=7,zone=5"), (5.0, 7));
+        assert_eq!([sizes("auto"), sizes("none"), sizes("cc:zone=20")], [(10.0, 30), (10.0, 0), (20.0, 30)]);
+        assert_eq!([sizes("auto:outqueue=7,zone=5"), sizes("cac:outqueue=0")], [(5.0, 7), (10.0, 0)]);
         let sampled = read("cac:outqueue=1000").unwrap().for_share(0.25);
         assert_eq!(sampled.to_string(), "cac:outqueue=250");
         assert_eq!(read("cac").map(|policy| policy.for_share(0.25)), read("cac"));
@@ -282,6 +286,37 @@ mod tests {
             let error = text.parse::<SsdPolicy>().expect_err(text).to_string();
             assert!(error.contains("unknown SSD policy") && error.contains("cac, cc, none"), "{error}");
         }
+    }
+
+    /// A registered policy, with what its name said; it knows one zone, `far`, as an option of its own.
+    #[derive(Debug)]
+    struct Zoned(&'static str);
+
+    impl SsdPolicyFactory for Zoned {
+        fn name(&self) -> String {
+            self.0.to_owned()
+        }
+
+        fn build(&self, _params: &SlotPolicyParams) -> Box<dyn SlotPolicy> {
+            Box::new(NoSsd)
+        }
+    }
+
+    #[test]
+    fn a_zone_that_a_registered_policy_knows_is_its_own_and_any_other_the_ssds() {
+        static ZONED: [Zoned; 2] = [Zoned("zoned"), Zoned("zoned:zone=far")];
+        static CATALOGUE: crate::Catalogue = crate::Catalogue {
+            pool_names: &[],
+            pool: |_| None,
+            ssd_names: &["zoned"],
+            ssd: |name| ZONED.iter().find(|policy| policy.0 == name).map(|policy| policy as _),
+        };
+        crate::register(&CATALOGUE);
+        for (text, zone) in [("zoned", 10.0), ("zoned:zone=5", 5.0), ("zoned:zone=far", 10.0)] {
+            let policy = read(text).unwrap();
+            assert_eq!((policy.to_string().as_str(), policy.zone().get()), (text, zone));
+        }
+        assert_eq!(read("zoned:zone=near"), None);
     }
 
     #[test]

@@ -4,10 +4,9 @@
 //! A pair of policies is judged by its *regret*: the cost of its I/O relative to that of the best fixed
 //! setting for the same references, chosen in hindsight; and by what it writes to the SSD. Each replay is
 //! costed in parts ([`Part`]): the whole run, the run after the warm-up, and the run of a young store.
-//! Generated workloads and their parameters depend on a seed, so settings tuned on one seed can be tested on
-//! another.
+//! Seeds draw the lengths, the sizes and the parameters of the generators, and one half of the workloads is
+//! for tuning ([`Half`]): a policy must do well at sizes, and on workloads, that it was not tuned on.
 
-mod adapt;
 mod chart;
 mod contender;
 mod generators;
@@ -16,16 +15,13 @@ mod replay;
 mod stack;
 mod workload;
 
-pub use adapt::{Adapted, adapted};
 pub use chart::chart;
 pub use contender::{Contender, Contenders, pool_peers, ssd_peers};
 pub use judge::{Judged, judge};
+pub use workload::Half;
 
 use crate::TraceError;
-use pagetier_ghost::Reference;
-use pagetier_policy::PageId;
 use replay::Replay;
-use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -56,18 +52,16 @@ pub const PREVIOUS: &str = "gd2l:frequency,write-back+cac:ageing,sketch";
 /// The papers' settings: a default should never cost much more than any of them.
 pub const CLASSICS: [&str; 3] = ["gd2l+cac", "gd2l+lru2", "lru+lru2"];
 
-/// The sizes of pool and SSD, in per cent of the pages of a workload.
-const SIZES: [(u32, u32); 3] = [(2, 10), (4, 25), (8, 50)];
-
 /// The workloads and policies to replay.
 #[derive(Clone, Debug)]
 pub struct Suite {
-    /// The seed of the generators and of their parameters.
-    pub seed: u64,
-    /// The number of references of a generated workload; a trace has at most twice as many.
-    pub references: usize,
-    /// Whether to replay all sizes of the tiers instead of one.
-    pub full: bool,
+    /// The seeds that lengths, sizes and the parameters of the generators are drawn by.
+    pub seeds: Vec<u64>,
+    /// The half of the workloads to replay.
+    pub half: Half,
+    /// The most references of a workload that is not joined. The fewest are 60,000, or as many if that is
+    /// fewer.
+    pub longest: usize,
     /// Selects the workloads whose names contain this.
     pub only: Option<String>,
     /// The folder of the page traces (`*.ptr`), each of which is a workload.
@@ -77,7 +71,7 @@ pub struct Suite {
     /// The cost of an HDD read that continues a scan's run, in milliseconds; by default that of a random
     /// read.
     pub run_read_ms: Option<f64>,
-    /// Rows of the same seed and number of references, which are reused instead of replayed.
+    /// Rows of the same limit of references, which are reused instead of replayed.
     pub known: Vec<Row>,
 }
 
@@ -105,6 +99,8 @@ pub enum Part {
     First10,
     /// The second of two workloads that were joined.
     Joined,
+    /// The last two fifths of that.
+    JoinedLate,
 }
 
 impl Part {
@@ -117,6 +113,7 @@ impl Part {
             Self::First4 => "first 4",
             Self::First10 => "first 10",
             Self::Joined => "joined",
+            Self::JoinedLate => "joined, late",
         }
     }
 }
@@ -124,6 +121,7 @@ impl Part {
 /// The result of one replay, or of a part of it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Row {
+    pub seed: u64,
     /// The workload, and its parameter set.
     pub workload: String,
     /// Its origin.
@@ -141,36 +139,35 @@ pub struct Row {
     pub ssd_writes: f64,
     /// The pages read from either device per 1,000 references: the pool's misses.
     pub misses: f64,
-    /// Of a joined workload: the cost of each device operation per slot after the change, in milliseconds.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub windows_ms: Vec<f64>,
 }
 
 impl Row {
     /// The workload, the sizes and the part, as named in tables.
     #[must_use]
     pub fn case(&self) -> String {
-        format!("{} {}:{}, {}", self.workload, self.pool_pages, self.ssd_pages, self.part.name())
+        let Self { workload, seed, pool_pages, ssd_pages, part, .. } = self;
+        format!("{workload} {pool_pages}:{ssd_pages}, seed {seed}, {}", part.name())
     }
 
-    /// Whether `other` has the same workload, sizes and part.
+    /// Whether `other` has the same seed, workload, sizes and part.
     #[must_use]
     pub fn is_beside(&self, other: &Self) -> bool {
         self.ssd_pages == other.ssd_pages
             && self.pool_pages == other.pool_pages
             && self.part == other.part
+            && self.seed == other.seed
             && self.workload == other.workload
     }
 }
 
 impl Suite {
-    /// The suite with this seed, without traces.
+    /// The suite with these seeds, without traces: the half to report.
     #[must_use]
-    pub fn new(seed: u64, pairs: Vec<Contender>) -> Self {
+    pub fn new(seeds: Vec<u64>, pairs: Vec<Contender>) -> Self {
         Self {
-            seed,
-            references: 130_000,
-            full: false,
+            seeds,
+            half: Half::Report,
+            longest: 1_000_000,
             only: None,
             traces: None,
             pairs,
@@ -179,12 +176,12 @@ impl Suite {
         }
     }
 
-    /// The names of the workloads.
+    /// The number of cases: workloads times seeds.
     ///
     /// # Errors
     /// The directory of the traces cannot be read.
-    pub fn names(&self) -> std::io::Result<Vec<String>> {
-        Ok(self.workloads()?.into_iter().map(|workload| workload.name).collect())
+    pub fn cases(&self) -> std::io::Result<usize> {
+        Ok(self.workloads()?.len())
     }
 
     /// Replays all workloads, `jobs` at a time, and passes each workload's rows to `done` when it is
@@ -225,42 +222,28 @@ impl Suite {
     }
 
     fn workloads(&self) -> std::io::Result<Vec<Workload>> {
-        let mut workloads = workload::all(self.traces.as_deref())?;
+        let mut workloads = Vec::new();
+        for &seed in &self.seeds {
+            workloads.extend(workload::all(self.traces.as_deref(), self.half, seed)?);
+        }
         workloads.retain(|workload| self.only.as_ref().is_none_or(|only| workload.name.contains(only)));
         Ok(workloads)
     }
 
-    /// Replays every size and pair of a workload.
+    /// Replays every pair of a workload.
     fn replay(&self, workload: &Workload) -> Result<Vec<Row>, SuiteError> {
-        let (references, joined_at) = workload.references(self.seed, self.references)?;
-        let pages = references.iter().map(|r| r.page).collect::<FxHashSet<PageId>>().len() as u32;
-        let sizes = if self.full { &SIZES[..] } else { &SIZES[1..2] };
-        let mut rows = Vec::new();
-        for &(pool, ssd) in sizes {
-            let (pool_pages, ssd_pages) = ((pages * pool / 100).max(8), (pages * ssd / 100).max(8));
-            rows.extend(self.replay_size(workload, &references, joined_at, (pool_pages, ssd_pages)));
-        }
-        Ok(rows)
-    }
-
-    fn replay_size(
-        &self,
-        workload: &Workload,
-        references: &[Reference],
-        joined_at: Option<usize>,
-        (pool_pages, ssd_pages): (u32, u32),
-    ) -> Vec<Row> {
+        let drawn = workload.draw(self.longest)?;
         let empty = |pair: &Contender| Row {
+            seed: workload.seed,
             workload: workload.name.clone(),
             class: workload.class(),
             part: Part::Whole,
-            pool_pages,
-            ssd_pages,
+            pool_pages: drawn.pool_pages,
+            ssd_pages: drawn.ssd_pages,
             pair: pair.to_string(),
             cost_ms: 0.0,
             ssd_writes: 0.0,
             misses: 0.0,
-            windows_ms: Vec::new(),
         };
         let mut replay = None;
         let mut rows = Vec::new();
@@ -272,15 +255,13 @@ impl Suite {
             let known: Vec<Row> = self.known.iter().filter(same).cloned().collect();
             if known.is_empty() {
                 // The parts end at the same references under every pair.
-                let replay = replay.get_or_insert_with(|| {
-                    Replay::new(references, joined_at, pool_pages, ssd_pages, self.run_read_ms)
-                });
+                let replay = replay.get_or_insert_with(|| Replay::new(&drawn, self.run_read_ms));
                 rows.extend(replay.rows(pair, &row));
             } else {
                 rows.extend(known);
             }
         }
-        rows
+        Ok(rows)
     }
 }
 

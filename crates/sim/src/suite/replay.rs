@@ -1,5 +1,6 @@
 //! One replay of a workload at one size, costed in parts.
 
+use super::workload::Drawn;
 use super::{Contender, PREVIOUS, Part, Row};
 use pagetier_ghost::{Counts, Reference, TierParams, Tiers};
 use pagetier_policy::Costs;
@@ -10,9 +11,6 @@ const WARMUP: f64 = 0.4;
 /// The ends of the young store's parts, in device operations per slot after the SSD is full.
 const YOUNG: [(u64, Part); 2] = [(4, Part::First4), (10, Part::First10)];
 
-/// The number of windows after the change of a joined workload, of one device operation per slot each.
-const WINDOWS: usize = 60;
-
 /// The references of a case, and where its parts begin and end.
 #[derive(Debug)]
 pub(super) struct Replay<'a> {
@@ -21,25 +19,19 @@ pub(super) struct Replay<'a> {
     run_read_ms: Option<f64>,
     /// The parts with the numbers of their first reference and of the first one after them.
     parts: Vec<(Part, usize, usize)>,
-    /// The ends of the windows after the change, the change itself included.
-    windows: Vec<usize>,
 }
 
 impl<'a> Replay<'a> {
     /// Finds the parts by a replay under [`PREVIOUS`], so that they are the same for all pairs.
-    pub(super) fn new(
-        references: &'a [Reference],
-        joined_at: Option<usize>,
-        pool_pages: u32,
-        ssd_pages: u32,
-        run_read_ms: Option<f64>,
-    ) -> Self {
-        let params = TierParams::new(pool_pages, ssd_pages);
-        let mut this = Self { references, params, run_read_ms, parts: Vec::new(), windows: Vec::new() };
-        match joined_at {
+    pub(super) fn new(drawn: &'a Drawn, run_read_ms: Option<f64>) -> Self {
+        let params = TierParams::new(drawn.pool_pages, drawn.ssd_pages);
+        let references = &drawn.references;
+        let mut this = Self { references, params, run_read_ms, parts: Vec::new() };
+        match drawn.joined_at {
             Some(at) => {
-                this.parts = vec![(Part::Joined, at, references.len())];
-                this.windows = this.operations(at);
+                let all = references.len();
+                let late = at + (all - at) * 3 / 5;
+                this.parts = vec![(Part::Joined, at, all), (Part::JoinedLate, late, all)];
             }
             None => this.find_parts(),
         }
@@ -66,24 +58,6 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// The references at which each device operation per slot after reference `from` ends.
-    fn operations(&self, from: usize) -> Vec<usize> {
-        let (mut tiers, slots) = (self.reference_tiers(), u64::from(self.params.ssd_pages));
-        let mut ends = vec![from];
-        let mut next = u64::MAX;
-        for (at, &reference) in self.references.iter().enumerate() {
-            if at == from {
-                next = operations(tiers.counts()) + slots;
-            }
-            tiers.apply(reference);
-            if operations(tiers.counts()) >= next && ends.len() <= WINDOWS {
-                ends.push(at + 1);
-                next += slots;
-            }
-        }
-        ends
-    }
-
     fn reference_tiers(&self) -> Tiers {
         let Ok(pair) = PREVIOUS.parse::<Contender>() else { unreachable!("{PREVIOUS} is a pair") };
         pair.build(self.params)
@@ -91,8 +65,7 @@ impl<'a> Replay<'a> {
 
     /// One row per part, like `row` otherwise.
     pub(super) fn rows(&self, pair: &Contender, row: &Row) -> Vec<Row> {
-        let mut marks: Vec<usize> =
-            self.parts.iter().flat_map(|&(_, from, to)| [from, to]).chain(self.windows.clone()).collect();
+        let mut marks: Vec<usize> = self.parts.iter().flat_map(|&(_, from, to)| [from, to]).collect();
         marks.sort_unstable();
         marks.dedup();
         let mut tiers = pair.build(self.params);
@@ -107,8 +80,6 @@ impl<'a> Replay<'a> {
             Some((_, counts)) => *counts,
             None => Counts::default(),
         };
-        let cost = |from: usize, to: usize| self.cost_ms(&at(to).since(&at(from)));
-        let windows_ms: Vec<f64> = self.windows.windows(2).map(|ends| cost(ends[0], ends[1])).collect();
         let part = |&(part, from, to): &(Part, usize, usize)| {
             let (counts, thousands) = (at(to).since(&at(from)), (to - from).max(1) as f64 / 1000.0);
             Row {
@@ -116,7 +87,6 @@ impl<'a> Replay<'a> {
                 cost_ms: self.cost_ms(&counts) / thousands,
                 ssd_writes: counts.ssd_writes as f64 / thousands,
                 misses: counts.pool_misses as f64 / thousands,
-                windows_ms: windows_ms.clone(),
                 ..row.clone()
             }
         };

@@ -5,7 +5,7 @@ use crate::command::comparison::CompareArgs;
 use crate::command::policies::Policies;
 use clap::{Parser, ValueEnum};
 use pagetier::{Costs, PageSize, PoolPolicy, SsdPolicy, device::COST_POINTS};
-use pagetier_policy::{CLUSTER_PAGES, CLUSTER_PAGES_MAX};
+use pagetier_policy::{CLUSTER_PAGES_MAX, ZonePercent};
 use pagetier_subscriber::LogArgs;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -78,9 +78,10 @@ pub(crate) struct Cli {
     /// SSD
     #[arg(long, conflicts_with = "compare")]
     pub(crate) hints: bool,
-    /// Pages per cluster, for the pool policies that write in clusters (ref: per block)
-    #[arg(long, value_name = "PAGES", default_value_t = CLUSTER_PAGES, conflicts_with = "compare", value_parser = clap::value_parser!(u32).range(1..=i64::from(CLUSTER_PAGES_MAX)))]
-    pub(crate) cluster_pages: u32,
+    /// Pages per cluster, for the pool policies that write in clusters (ref: per block); instead of what
+    /// their names say [default: 64]
+    #[arg(long, value_name = "PAGES", conflicts_with = "compare", value_parser = clap::value_parser!(u32).range(1..=i64::from(CLUSTER_PAGES_MAX)))]
+    pub(crate) cluster_pages: Option<u32>,
     /// Milliseconds of an SSD read, HDD read, SSD write and HDD write that the policies use [default: the
     /// result of --calibrate, or the paper's 0.11,7.2,0.27,4.96]
     #[arg(long, value_name = "R_S,R_D,W_S,W_D", value_parser = args::costs, conflicts_with_all = ["calibrate", "compare"])]
@@ -94,10 +95,11 @@ pub(crate) struct Cli {
     /// remembers them
     #[arg(long, value_name = "S", num_args = 0..=1, require_equals = true, default_missing_value = "2", value_parser = args::positive, conflicts_with = "compare")]
     pub(crate) calibrate: Option<f64>,
-    /// The SSD's eviction zone in per cent of its pages, above 0 and at most 100
-    #[arg(long, value_name = "K", default_value_t = 10.0, value_parser = args::positive_percent)]
-    pub(crate) zone_percent: f64,
-    /// Entries of the outqueue [default: one per page of the SSD]
+    /// The SSD's eviction zone in per cent of its pages, above 0 and at most 100, with up to three decimals;
+    /// instead of what the policies' names say [default: 10]
+    #[arg(long, value_name = "K")]
+    pub(crate) zone_percent: Option<ZonePercent>,
+    /// Entries of the outqueue; instead of what the policies' names say [default: one per page of the SSD]
     #[arg(long, value_name = "N")]
     pub(crate) outqueue: Option<usize>,
     /// Devices: files, or emulated devices in memory
@@ -454,6 +456,7 @@ mod tests {
             &["--zone-percent", "nan"],
             &["--zone-percent", "0"],
             &["--zone-percent", "101"],
+            &["--zone-percent", "2.5001"],
             &["--cluster-pages", "0"],
             &["--costs", "1,2,3"],
             &["--costs", "1,2,3,nan"],

@@ -36,7 +36,7 @@ pub(crate) struct Step<'a> {
 /// The options of a single run of `case`.
 fn options(base: &Cli, case: &Case) -> Cli {
     let mut cli = base.clone();
-    cli.zone_percent = case.zone_percent;
+    cli.zone_percent = case.zone_percent.to_string().parse().ok();
     cli.db_ratio = Some(Ratio::new(case.shape.db, case.shape.ssd, case.shape.pool));
     cli
 }

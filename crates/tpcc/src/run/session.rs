@@ -248,9 +248,8 @@ impl<'c> Session<'c> {
     ) -> Result<Opened, SessionError> {
         let cli = self.cli;
         let wal = self.location.wal(notes).await?;
-        let mut opening = self
-            .location
-            .for_run(&policies.with_sizes(cli.zone_percent, cli.outqueue, cli.cluster_pages), notes)?;
+        let policies = policies.with_sizes(cli.zone_percent, cli.outqueue, cli.cluster_pages);
+        let mut opening = self.location.for_run(&policies, notes)?;
         opening.builder = opening.builder.log_gate(wal.gate());
         if let Some(costs) = cli.costs {
             opening.builder = opening.builder.costs(costs);

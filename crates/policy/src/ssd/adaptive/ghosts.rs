@@ -1,10 +1,9 @@
 //! Miniature simulations of the SSD, one per setting, over a sample of the pages that the pool misses and
 //! writes.
 //!
-//! The accesses of an SSD are the pool's misses and writes. They depend little on which pages the SSD holds
-//! (`retention` has the exception), and a page's worth does not. So the ghosts share the records of the
-//! policy that uses their results: a ghost is a few bits in each sampled record, and a list of eviction
-//! candidates.
+//! The accesses of an SSD are the pool's misses and writes. They depend little on which pages the SSD holds,
+//! and a page's worth does not. So the ghosts share the records of the policy that uses their results: a
+//! ghost is a few bits in each sampled record, and a list of eviction candidates.
 //!
 //! The ghosts fill while the SSD does, and cost the same until one of them is full.
 //!
@@ -112,20 +111,15 @@ impl Ghosts {
         self.costs = costs;
     }
 
-    /// Records that a sampled page was read from a device. If it was on the SSD, but the pool would have
-    /// `retained` it without that copy, ghosts that do not hold it pay nothing.
-    pub(crate) fn read(&mut self, seen: &mut Seen, retained: bool) {
+    /// Records that a sampled page was read from a device.
+    pub(crate) fn read(&mut self, seen: &mut Seen) {
         self.accesses += 1;
         for ghost in &mut self.ghosts {
             let hit = seen.ghosts.by(ghost.setting);
             if hit && SETTINGS[ghost.setting].segmented {
                 seen.ghosts.set_again_in_ghost(true);
             }
-            ghost.cost_ms += match (hit, retained) {
-                (true, _) => self.costs.ssd_read_ms,
-                (false, true) => 0.0,
-                (false, false) => self.costs.hdd_read_ms,
-            };
+            ghost.cost_ms += if hit { self.costs.ssd_read_ms } else { self.costs.hdd_read_ms };
         }
     }
 
@@ -360,19 +354,6 @@ mod tests {
         }
         assert!(policy.ghosts.slots > 500);
         policy.validate().unwrap();
-    }
-
-    #[test]
-    fn a_read_that_the_pool_would_have_served_costs_only_the_ghosts_that_hold_the_page() {
-        let mut ghosts = Ghosts::new(1_000, 1_000, Costs::PAPER);
-        let mut seen = Seen::default();
-        seen.ghosts.set(0, true, false);
-        let mut paid = |retained| {
-            ghosts.read(&mut seen, retained);
-            [0, 1].map(|at: usize| std::mem::take(&mut ghosts.ghosts[at].cost_ms))
-        };
-        assert_eq!(paid(false), [Costs::PAPER.ssd_read_ms, Costs::PAPER.hdd_read_ms]);
-        assert_eq!(paid(true), [Costs::PAPER.ssd_read_ms, 0.0]);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //!   two segments (Karedla, Love & Wherry 1994), with admission at second sight.
 //! - *Ghosts* (`ghosts`): what each setting would have cost, on a sample of the pages. They share the
 //!   policy's records (`tracked`), because the pool's misses and writes depend little on which pages the SSD
-//!   holds. The exception that matters most is left out of their costs (`retention`).
+//!   holds.
 //! - *Choice* (`choosing`): the cheapest setting recently, unless chance explains its lead. A change moves no
 //!   page; it ends the zone.
 //!
@@ -18,11 +18,10 @@
 mod ghosts;
 mod held;
 mod listed;
-mod retention;
 mod score;
 mod setting;
 
-use super::tracked::{Kept, RecordId, Tracked};
+use super::tracked::{RecordId, Tracked};
 use super::zone::Zone;
 use crate::choosing::Chooser;
 use crate::collections::slot_set::SlotSet;
@@ -32,7 +31,6 @@ use crate::{
     SlotPolicyParams, Verdict,
 };
 use ghosts::Ghosts;
-use retention::Retention;
 use score::{Seen, TICKS_PER_SLOT};
 use setting::{FIRST, Facts, SETTINGS, Scale};
 use std::sync::Arc;
@@ -100,7 +98,6 @@ pub struct Adaptive {
     accesses: u64,
     chooser: Chooser<{ SETTINGS.len() }>,
     pinned: bool,
-    retention: Retention,
 }
 
 impl Adaptive {
@@ -121,7 +118,6 @@ impl Adaptive {
             accesses: 0,
             chooser: Chooser::new(pin.map_or(FIRST, SsdSetting::index)),
             pinned: pin.is_some(),
-            retention: Retention::default(),
         }
     }
 
@@ -153,14 +149,6 @@ impl Adaptive {
         let tick = self.scale().tick;
         self.pages.kept_mut(id).add(tick, saved_ms, write);
         self.reposition(id);
-    }
-
-    /// Records that the pool retained a page until now, if the page has no copy.
-    fn note_retention(&mut self, id: RecordId) {
-        let seen = self.pages.kept(id);
-        if !self.pinned && !seen.is_on_ssd() {
-            self.retention.ended(seen.idle(self.scale().tick));
-        }
     }
 
     fn samples(&self, page: PageId) -> bool {
@@ -226,10 +214,7 @@ impl SlotPolicy for Adaptive {
         }
         if from.is_some() {
             if self.samples(page) {
-                let tick = self.scale().tick;
-                let seen = self.pages.kept_mut(id);
-                let retained = from == Some(Location::Ssd) && self.retention.covers(seen.idle(tick));
-                self.ghosts.read(seen, retained);
+                self.ghosts.read(self.pages.kept_mut(id));
             }
             // Read-ahead joins a scan's reads, so the HDD hardly spends more on them than the SSD. But each
             // is an access: without its time, the page would seem idle, and ghosts without it would pay
@@ -261,9 +246,6 @@ impl SlotPolicy for Adaptive {
         let Some(id) = self.pages.find(page) else { return };
         if let (Location::Ssd, Some(slot)) = (location, self.pages.slot(id)) {
             self.dirty.set(slot, true);
-        }
-        if location == Location::Hdd {
-            self.note_retention(id);
         }
         if self.samples(page) {
             let scale = self.scale();
@@ -306,9 +288,6 @@ impl SlotPolicy for Adaptive {
 
     fn left_pool(&mut self, page: PageId, _now: Millis) {
         let Some(id) = self.pages.find(page) else { return };
-        if !self.pages.kept(id).written_last() {
-            self.note_retention(id);
-        }
         if self.samples(page) {
             let scale = self.scale();
             self.ghosts.offer(&mut self.pages, id, Cause::Evicted, &scale);

@@ -38,19 +38,16 @@ pub(crate) struct Seen {
     pub(crate) ghosts: Held,
     /// Writes since tracking began, up to 255.
     writes: u8,
-    /// The page's place, [`WRITTEN_LAST`], the round of the ghosts' list, and [`SEEN_TWICE`].
+    /// The page's place, the round of the ghosts' list, and [`SEEN_TWICE`].
     place: u8,
 }
 
 const _: () = assert!(size_of::<Stored<Seen>>() == 22);
 
-const PLACE: u8 = WRITTEN_LAST - 1;
-/// Set if the last access was a write.
-const WRITTEN_LAST: u8 = 1 << PLACE_BITS;
-const LISTED_SHIFT: u32 = PLACE_BITS + 1;
-const LISTED: u8 = 3 << LISTED_SHIFT;
+const PLACE: u8 = (1 << PLACE_BITS) - 1;
+const LISTED: u8 = 3 << PLACE_BITS;
 /// Set once two accesses were worth something. Sums do not say so: costs that are measured change.
-const SEEN_TWICE: u8 = 1 << (LISTED_SHIFT + 2);
+const SEEN_TWICE: u8 = 1 << (PLACE_BITS + 2);
 
 impl Kept for Seen {
     fn place(&self) -> u8 {
@@ -80,7 +77,6 @@ impl Seen {
             *sum = Short::of(sum.ms() * kept(ticks, half_life) + saved_ms);
         }
         self.writes = self.writes.saturating_add(u8::from(write));
-        self.place = self.place & !WRITTEN_LAST | if write { WRITTEN_LAST } else { 0 };
         self.set_stamp(tick);
     }
 
@@ -99,18 +95,13 @@ impl Seen {
         self.place & SEEN_TWICE != 0
     }
 
-    /// Whether the last access was a write.
-    pub(crate) const fn written_last(&self) -> bool {
-        self.place & WRITTEN_LAST != 0
-    }
-
     /// The round of the ghosts' list in which the record was listed or visited last; 0 if it is not listed.
     pub(crate) const fn listed(&self) -> u8 {
-        (self.place & LISTED) >> LISTED_SHIFT
+        (self.place & LISTED) >> PLACE_BITS
     }
 
     pub(crate) const fn set_listed(&mut self, round: u8) {
-        self.place = self.place & !LISTED | round << LISTED_SHIFT;
+        self.place = self.place & !LISTED | round << PLACE_BITS;
     }
 
     /// The ticks since the last access.

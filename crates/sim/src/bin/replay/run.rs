@@ -29,13 +29,16 @@ impl Run<'_> {
         if args.subtract_dropped {
             params.dropped = Dropped::Subtracted;
         }
+        // The name of a policy may say the size of its clusters; the replay counts what the policy writes.
+        let name = pair.pool.to_string();
+        let named = name.split_once("cluster=").and_then(|(_, pages)| pages.parse().ok());
         let tier_params = TierParams {
             costs: tiers.costs,
             look_ahead: args.look_ahead as usize,
             dirty_share_max: args.dirty_percent_max / 100.0,
             zone_share: args.zone_percent.unwrap_or_else(|| pair.ssd.zone().get()) / 100.0,
             cpu_ms: args.cpu_us / 1000.0,
-            cluster_pages: tiers.cluster_pages,
+            cluster_pages: named.unwrap_or(tiers.cluster_pages),
             ..TierParams::new(pool_pages, ssd_pages)
         };
         let pool_params = FramePolicyParams {

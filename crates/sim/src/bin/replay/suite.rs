@@ -5,7 +5,7 @@ use clap::builder::RangedU64ValueParser;
 use pagetier_policy::SsdSetting;
 use pagetier_sim::options::progress_bar;
 use pagetier_sim::suite::{
-    CLASSICS, Class, Contender, Contenders, FIXED, Judged, PREVIOUS, Part, Row, Suite, adapted, chart, judge,
+    CLASSICS, Class, Contender, Contenders, FIXED, Half, Judged, PREVIOUS, Part, Row, Suite, chart, judge,
     pool_peers, ssd_peers,
 };
 use pagetier_tpcc::args;
@@ -18,7 +18,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Judges policies by their cost beyond the best fixed setting of each workload
 ///
 /// Replays generated workloads, real traces, and pairs of them joined, under the policies in question and
-/// under every fixed setting. Costs are device time, of the whole run, after the first two fifths, and of the
+/// under every fixed setting. Each seed draws lengths (60,000 to 1,000,000 references; a trace's come from
+/// any part of it), pools (32 frames to a tenth of the pages), SSDs (3 to 12 times as many pages) and the
+/// generators' parameters. Costs are device time, of the whole run, after the first two fifths, and of the
 /// first 4 and 10 device operations per slot after the SSD is full. Every HDD read costs a random one, also a
 /// scan's, unless --run-read-ms says otherwise.
 #[derive(Parser, Debug)]
@@ -35,19 +37,19 @@ pub(crate) struct SuiteArgs {
     /// on the SSD, peer-NAME:ADMISSION
     #[arg(long, value_name = "TIER")]
     peers: Option<Tier>,
-    /// Replay 400000 references at three sizes of pool and SSD (2:10, 4:25 and 8:50 per cent of the pages)
-    /// instead of 130000 at the second
-    #[arg(long)]
-    full: bool,
+    /// The half of the workloads: what is tuned on one is reported by the other. A workload's name says which
+    /// half it is in
+    #[arg(long, value_name = "HALF", default_value = "report")]
+    half: Half,
     /// Replay only workloads whose names contain this
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
-    /// The seed of the generators and their parameters
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
-    /// Number of references of a generated workload; of a trace, at most twice as many [default: see --full]
-    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1000..=100_000_000))]
-    references: Option<usize>,
+    /// The seeds, each of which draws other cases
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 2, 3])]
+    seeds: Vec<u64>,
+    /// The most references of a workload; the fewest are 60,000, or as many
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = RangedU64ValueParser::<usize>::new().range(1000..=100_000_000))]
+    longest: usize,
     /// The folder of page traces (*.ptr), each of which is a workload; without it, only generated ones are
     /// replayed
     #[arg(long, value_name = "DIR", env = "PAGETIER_TRACES")]
@@ -56,11 +58,11 @@ pub(crate) struct SuiteArgs {
     /// of a random read]
     #[arg(long, value_name = "MS", value_parser = args::not_negative)]
     run_read_ms: Option<f64>,
-    /// Number of workloads to replay at a time [default: the number of processors]
+    /// Number of cases to replay at a time [default: the number of processors]
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     jobs: Option<usize>,
-    /// Keep the costs of the fixed settings in this file: costs of the same seed and number of references are
-    /// reused, and new ones are added as each workload ends
+    /// Keep the costs of the fixed settings in this file: those of the same cases are reused, and new ones
+    /// are added as each case ends
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
     /// Write suite.json (every cost), suite.md (the tables) and suite.svg (the chart) to this folder
@@ -83,9 +85,7 @@ enum Tier {
 /// The conditions under which rows are comparable.
 #[derive(Clone, Copy, PartialEq, Serialize, Deserialize, Debug)]
 struct Conditions {
-    seed: u64,
-    references: usize,
-    full: bool,
+    longest: usize,
     run_read_ms: Option<f64>,
 }
 
@@ -108,8 +108,8 @@ struct Baseline {
 
 impl Conditions {
     fn of(suite: &Suite) -> Self {
-        let Suite { seed, references, full, run_read_ms, .. } = *suite;
-        Self { seed, references, full, run_read_ms }
+        let Suite { longest, run_read_ms, .. } = *suite;
+        Self { longest, run_read_ms }
     }
 }
 
@@ -123,7 +123,7 @@ impl Baseline {
         let kept: Self = serde_json::from_str(&std::fs::read_to_string(path)?)
             .map_err(|error| format!("--baseline {}: {error}", path.display()))?;
         if kept.conditions != conditions {
-            let differs = "the file was written with another --seed, --references, --full or --run-read-ms";
+            let differs = "the file was written with another --longest or --run-read-ms";
             return Err(format!("--baseline {}: {differs}", path.display()).into());
         }
         Ok(kept)
@@ -166,9 +166,9 @@ pub(crate) fn run(args: &SuiteArgs) -> Result<(), Box<dyn Error>> {
         Some(Tier::Ssd) => fixed.extend(parsed(&ssd_peers())?),
         None => {}
     }
-    let mut suite = Suite::new(args.seed, asked.clone());
-    suite.full = args.full;
-    suite.references = args.references.unwrap_or(if args.full { 400_000 } else { suite.references });
+    let mut suite = Suite::new(args.seeds.clone(), asked.clone());
+    suite.half = args.half;
+    suite.longest = args.longest;
     suite.only.clone_from(&args.only);
     suite.run_read_ms = args.run_read_ms;
     suite.traces = args.traces.clone();
@@ -200,7 +200,7 @@ fn replay(suite: &mut Suite, fixed: &[String], args: &SuiteArgs) -> Result<Vec<R
         suite.known.clone_from(&baseline.rows);
     }
     let template = "{msg:20} {wide_bar} {pos}/{len} {elapsed} (left: {eta})";
-    let bar = progress_bar(suite.names()?.len() as u64, template);
+    let bar = progress_bar(suite.cases()? as u64, template);
     let jobs = args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let (stop, mut failed) = (AtomicBool::new(false), None);
     let rows = suite.run(jobs, &stop, |rows| {
@@ -233,40 +233,44 @@ fn charted(report: &Report, args: &SuiteArgs) -> Vec<Judged> {
     report.judged.iter().filter(shown).cloned().collect()
 }
 
+/// A pool of at most so many frames is small.
+const SMALL_FRAMES: u32 = 64;
+
 /// The tables, in groups of parts.
-const GROUPS: [(&str, &[Part]); 4] = [
+const GROUPS: [(&str, &[Part]); 5] = [
     ("whole run", &[Part::Whole]),
     ("after warm-up", &[Part::Steady]),
     ("young: first 4 and 10 operations per slot", &[Part::First4, Part::First10]),
     ("joined: after the change", &[Part::Joined]),
+    ("joined: the last two fifths of it", &[Part::JoinedLate]),
 ];
 
 fn tables(report: &Report, args: &SuiteArgs) -> String {
     if args.peers == Some(Tier::Pool) {
         return pool_tables(report, args);
     }
-    let Conditions { seed, references, .. } = report.conditions;
     let mut out = format!(
-        "Seed {seed}, {references} references each: I/O beyond that of the best fixed setting of each case, \
-         in per cent, and bytes written to the SSD per 1,000 references\n"
+        "Half {:?}, seeds {:?}, {} references each at most: I/O beyond that of the best fixed setting of each \
+         case, in per cent (in brackets the lowest and the highest mean of a seed), and bytes written to the \
+         SSD per 1,000 references\n",
+        args.half, args.seeds, report.conditions.longest
     );
-    for (class, name) in [(Class::Real, "real"), (Class::Synthetic, "synthetic")] {
+    let small = |row: &Row| row.pool_pages <= SMALL_FRAMES;
+    let of_class = |class| move |row: &Row| row.class == class;
+    let sets: [(&str, &dyn Fn(&Row) -> bool); 4] = [
+        ("all", &|_| true),
+        ("real", &of_class(Class::Real)),
+        ("synthetic", &of_class(Class::Synthetic)),
+        ("pools of 32 to 64 frames", &small),
+    ];
+    for (name, in_set) in sets {
         for (group, parts) in GROUPS {
-            let wanted = |row: &&Row| row.class == class && parts.contains(&row.part);
+            let wanted = |row: &&Row| in_set(row) && parts.contains(&row.part);
             let rows: Vec<Row> = report.rows.iter().filter(wanted).cloned().collect();
             by_pair(&mut out, &format!("{name}, {group}"), &judge(&rows, &report.fixed), args);
         }
     }
     for pair in asked(args) {
-        if let Some(one) = adapted(&report.rows, &pair, &report.fixed) {
-            // Writing to a string cannot fail.
-            let _ = writeln!(
-                out,
-                "\n{pair} is within 5% of the best {:.1} operations per slot after a change, and for good \
-                 after {:.1} (medians of {})",
-                one.first, one.for_good, one.cases
-            );
-        }
         if args.pins {
             worse_than_pins(&mut out, report, &pair);
         }
@@ -292,7 +296,7 @@ fn by_pair(out: &mut String, title: &str, judged: &[Judged], args: &SuiteArgs) {
     let Some(cases) = judged.first().map(|one| one.cases) else { return };
     let _ = writeln!(
         out,
-        "\n| {title}: {cases} cases | mean | worst | over 2 | over 10 | MiB to the SSD | worst case |\n\
+        "\n| {title}: {cases} cases | mean (seeds) | worst | over 2 | over 10 | MiB to the SSD | worst case |\n\
          | --- | --- | --- | --- | --- | --- | --- |"
     );
     let asked = asked(args);
@@ -306,10 +310,11 @@ fn by_pair(out: &mut String, title: &str, judged: &[Judged], args: &SuiteArgs) {
             || args.peers.is_some();
         if shown || args.verbose {
             let Judged { mean_percent, worst_percent, over_2_percent, over_10_percent, ssd_mib, .. } = one;
+            let [low, high] = one.spread_percent;
             let _ = writeln!(
                 out,
-                "| {pair} | {mean_percent:.2} | {worst_percent:.1} | {over_2_percent} | {over_10_percent} | \
-                 {ssd_mib:.2} | {} |",
+                "| {pair} | {mean_percent:.1} ({low:.1} to {high:.1}) | {worst_percent:.1} | {over_2_percent} | \
+                 {over_10_percent} | {ssd_mib:.2} | {} |",
                 one.worst_case
             );
         }

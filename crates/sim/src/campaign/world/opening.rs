@@ -46,8 +46,8 @@ impl Plan {
     /// The memory budget for a pool of about `frames` frames, in bytes.
     pub(crate) fn pool_bytes(&self, frames: u32) -> u64 {
         let simulated = u64::from(self.slots.min(768)) * 150;
-        let policy: Option<SsdPolicy> = self.ssd_policy_named(self.ssd_policy).parse().ok();
-        let outqueue = policy.unwrap_or_default().outqueue_entries(u64::from(self.slots));
+        // Also under a policy without one: the operator may switch to another.
+        let outqueue = u64::from(self.outqueue);
         let tables = u64::from(self.slots) * 184 + outqueue * 72 + simulated;
         u64::from(frames + 4) * (self.page_bytes() + 188) + tables + (8 << 10)
     }
