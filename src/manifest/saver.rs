@@ -78,19 +78,17 @@ impl Saver {
                 return;
             }
             let saved = if blocks {
+                // Until the result has arrived.
                 #[cfg(feature = "probes")]
-                let holds_clock = probe.as_ref().map(|_| hold_clock());
-                in_thread(move || {
+                let _clock = probe.as_ref().map(|_| hold_clock());
+                let saving = move || {
                     #[cfg(feature = "probes")]
                     if let Some(BeforeSaves(before)) = &probe {
                         before();
                     }
-                    let saved = at_once(save);
-                    #[cfg(feature = "probes")]
-                    drop(holds_clock);
-                    saved
-                })
-                .await
+                    at_once(save)
+                };
+                in_thread(saving).await
             } else {
                 AssertUnwindSafe(save).catch_unwind().await.ok()
             };
