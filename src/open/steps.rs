@@ -400,8 +400,8 @@ impl Config {
         self.has_data("hdd.vol") || self.has_data(SPARE)
     }
 
-    /// Whether the directory has a file of that name with data: one of zero bytes is what a refused opening may
-    /// leave.
+    /// Whether the directory has a file of that name with data: one of zero bytes is what a refused opening
+    /// may leave.
     pub(super) fn has_data(&self, name: &str) -> bool {
         self.held.as_ref().is_some_and(|held| held.size_of(name).is_ok_and(|bytes| bytes > 0))
     }
