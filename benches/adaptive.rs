@@ -3,7 +3,7 @@
 //! The default, `auto+auto`, runs beside itself pinned to its initial settings, which simulates nothing. Both
 //! take turns over the same requests. The table has the medians, the median of the ratios of neighbouring
 //! turns, and the ratio of the best turns, which other work on the machine disturbs least. Time is the
-//! processor time of the one thread that does all the work.
+//! CPU time of the one thread that does all the work.
 //!
 //! | row | meaning |
 //! | --- | --- |
@@ -163,7 +163,7 @@ fn ssd_policy(name: &str) -> SsdPolicy {
     name.parse().unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The processor time of this thread, in nanoseconds.
+/// The CPU time of this thread, in nanoseconds.
 fn cpu_ns() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64

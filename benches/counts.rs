@@ -3,7 +3,7 @@
 //!
 //! Counts hardly depend on the machine's other work, so a difference of a few per cent is a difference. The
 //! bench runs itself twice per row, with fewer and with more operations, and divides the difference by the
-//! operations: what opening and filling cost cancels out.
+//! operations: what open and filling cost cancels out.
 //!
 //! | column | meaning |
 //! | --- | --- |

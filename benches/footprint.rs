@@ -12,11 +12,11 @@
 //!   the default and CAC with the outqueue. An entry of the outqueue is the difference to a store without
 //!   one.
 //! - **Per group**: CAC with subranges so narrow that its pages fall into many groups, beside CAC with few.
-//! - **A large SSD**: the SSD's tables alone, without a device: memory, and the processor time of opening
+//! - **A large SSD**: the SSD's tables alone, without a device: memory, and the CPU time of opening
 //!   them and of a checkpoint, in proportion to the slots; computed for 1 TiB.
 //! - **Beyond the budget**: the peak of a store on files (pool of 64 MiB, SSD of 256 MiB, 512 MiB of pages of
 //!   16 KiB) minus its budget and what the process had before it opened the store.
-//! - **`sync`**: processor time of the thread that calls it, on devices in memory and a runtime with one
+//! - **`sync`**: CPU time of the thread that calls it, on devices in memory and a runtime with one
 //!   thread, so that no device time counts; of one dirty page, and of nothing, which must do no I/O. Goal:
 //!   flat from 1,000 to 10,000,000 frames, or as many as the machine has memory for. The pools are sparse:
 //!   their frames are never touched.
@@ -417,7 +417,7 @@ async fn sync_of(frames: u32) -> Figures {
     let (mut dirty, mut nothing, mut ops) = (Vec::new(), Vec::new(), 0);
     for round in 0..rounds {
         store.get_mut(page).await.expect("resident")[..4].copy_from_slice(&u32::to_le_bytes(round));
-        dirty.push(processor_us(&store).await);
+        dirty.push(cpu_us(&store).await);
         let count = || {
             let stats = store.stats();
             [stats.hdd_device, stats.ssd_device].map(|device| {
@@ -426,7 +426,7 @@ async fn sync_of(frames: u32) -> Figures {
             })
         };
         let ops_before: u64 = count().iter().sum();
-        nothing.push(processor_us(&store).await);
+        nothing.push(cpu_us(&store).await);
         ops += count().iter().sum::<u64>() - ops_before;
     }
     figures([
@@ -437,9 +437,9 @@ async fn sync_of(frames: u32) -> Figures {
     ])
 }
 
-/// The processor time of one `sync` on this thread, which runs all of the store's tasks. It is the shorter
-/// of processor time and elapsed time, because the clock of processor time may be coarse.
-async fn processor_us(store: &PageStore) -> f64 {
+/// The CPU time of one `sync` on this thread, which runs all of the store's tasks. It is the shorter
+/// of CPU time and elapsed time, because the clock of CPU time may be coarse.
+async fn cpu_us(store: &PageStore) -> f64 {
     let now = || {
         let time = clock_gettime(ClockId::ThreadCPUTime);
         Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

@@ -10,7 +10,7 @@
 //! | `floor`, `get`, `get_mut` | the floor; a shared guard; an exclusive guard, page not changed |
 //! | `many4`, `many16`, `many64` | shared guards of so many pages by one `get_many`; a page's time |
 //! | `one` | the same page every time: instructions alone |
-//! | `few` | 1,024 pages, uniform: in the processor's second cache |
+//! | `few` | 1,024 pages, uniform: in the CPU's second cache |
 //! | `uniform`, `zipf` | 32,768 pages (512 MiB), uniform and skewed (exponent 0.9): cache misses included |
 //! | `1`, `2` | concurrent reader tasks on a runtime with two workers: a task's time per read |
 //!

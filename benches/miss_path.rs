@@ -206,9 +206,7 @@ fn beside_the_device(place: &Place, rounds: usize) {
         report.line(format_args!("\nNO FIO ({why}): the figures are relative to the bare loop, not to fio."));
     }
     let limit = if fio.is_ok() { "fio" } else { "the bare loop, NOT fio" };
-    report.line(format_args!(
-        "\nLimit: {limit}; of processor time, the bare loop. Medians of {rounds} rounds."
-    ));
+    report.line(format_args!("\nLimit: {limit}; of CPU time, the bare loop. Medians of {rounds} rounds."));
     let columns = ["depth", "what", "IOPS", "of the limit", "mean latency", "of the limit"];
     report.head(&[&columns[..], &["CPU per read", "of the loop", "asked", "kept"]].concat());
     for depth in DEPTHS {

@@ -183,7 +183,7 @@ impl Subject<'_> {
         Round { recovering, report, reads, zone, scanning, scanned }
     }
 
-    /// The time of an opening, what it found, and its reads from the SSD.
+    /// The time of an open, what it found, and its reads from the SSD.
     async fn recover(&self) -> (Duration, RecoveryReport, u64) {
         let started = Instant::now();
         let store = self.open().await;

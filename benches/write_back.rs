@@ -19,7 +19,7 @@
 //! | depth | writes to the HDD in flight, on average |
 //! | ring | bytes written to the ring per byte written home, and pages per write to the ring |
 //! | flushes | flushes of HDD and ring per 1,000 pages |
-//! | checksum | processor time to seal a page with its CRC, as measured here, times the pages per second |
+//! | checksum | CPU time to seal a page with its CRC, as measured here, times the pages per second |
 //!
 //! Then bursts: what does a `sync` of 300 pages take that all are on a small SSD? Each page goes to another
 //! slot, and a map checkpoint makes the slots writable again that a burst has used up.
@@ -310,7 +310,7 @@ fn written(before: &Stats, after: &Stats, took: Duration) -> Written {
     }
 }
 
-/// The processor time of one page's checksum.
+/// The CPU time of one page's checksum.
 fn time_to_seal() -> Duration {
     const TURNS: u32 = 2000;
     let page = vec![7_u8; PAGE_BYTES];

@@ -28,7 +28,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     drop(page);
 
     // Everything written before `sync` survives a crash; `close` also keeps the caches warm for the next
-    // opening.
+    // open.
     store.sync().await?;
     store.close().await?;
 

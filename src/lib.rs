@@ -25,7 +25,7 @@
 //!
 //! store.sync().await?; // survives a crash from here on
 //! assert_eq!(&store.get(id).await?[..5], b"hello");
-//! store.close().await?; // keeps the caches warm for the next opening
+//! store.close().await?; // keeps the caches warm for the next open
 //! # Ok(())
 //! # }
 //! ```
@@ -118,10 +118,10 @@ pub mod inspect;
 mod manifest;
 mod observe;
 mod open;
+mod ownership;
 mod spaces;
 mod ssd;
 mod store;
-mod tenure;
 mod tuning;
 mod volume;
 
@@ -141,7 +141,7 @@ pub mod log {
 pub mod errors {
     pub use crate::config::bytes::BytesError;
     pub use crate::error::{Advice, HotSetError, PoolSizeError};
-    pub use crate::tenure::gate::GatePanic;
+    pub use crate::ownership::gate::GatePanic;
     pub use pagetier_bufpool::{Exhausted, PoolError, TierError};
     pub use pagetier_devio::Causes;
     pub use pagetier_page::{Defect, PageSizeError};

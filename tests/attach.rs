@@ -1,4 +1,4 @@
-//! Checks on devices that become a store's SSD or ring after its first opening: a device with another
+//! Checks on devices that become a store's SSD or ring after its first open: a device with another
 //! program's data is refused, wherever the data is.
 
 use crate::fixture::{self, Fixture, PAGES, expect_all, grown};
@@ -86,7 +86,7 @@ async fn overwriting_an_ssd_creates_no_store() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
-/// Off and on, it has its size, ring and slots, whatever the options of this opening say of them: nothing.
+/// Off and on, it has its size, ring and slots, whatever the options of this open say of them: nothing.
 #[tokio::test]
 async fn an_ssd_that_comes_back_is_the_one_that_went() {
     for ssd_bytes in [1 << 20, (4 << 20) + 5_000] {

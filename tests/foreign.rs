@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// The version of the other store's pages; this store's versions are lower.
 const THEIRS: u32 = 77;
 
-/// Devices that a store with the same spaces used through many openings, so its epochs exceed those of the
+/// Devices that a store with the same spaces used through many opens, so its epochs exceed those of the
 /// next store.
 async fn used_fixture() -> Fixture {
     let fixture = Fixture::new();

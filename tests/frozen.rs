@@ -209,7 +209,7 @@ async fn stores_of_every_frozen_version_open_with_all_their_pages() {
             let reader = builder(&at, policy).open_read_only().await.unwrap();
             expect(&reader, &what).await;
             reader.close().await.unwrap();
-            // A second opening reads what the first one left.
+            // A second open reads what the first one left.
             for _ in 0..2 {
                 let store =
                     builder(&at, policy).create(pagetier::options::Create::Never).open().await.unwrap();

@@ -245,7 +245,7 @@ fn free_bytes(path: &Path) -> u64 {
     system.f_bavail * system.f_frsize
 }
 
-/// An SSD larger than the disk: the opening fails, and takes nothing.
+/// An SSD larger than the disk: the open fails, and takes nothing.
 #[tokio::test]
 async fn an_opening_that_does_not_fit_leaves_the_disk_as_it_was() {
     for kind in KINDS {

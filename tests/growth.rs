@@ -182,7 +182,7 @@ async fn a_page_never_written_does_not_exist_even_if_its_home_was_torn() {
     }
 }
 
-/// Fails the flush that should make the homes of a growth durable: the next opening can read them as
+/// Fails the flush that should make the homes of a growth durable: the next open can read them as
 /// formatted, and a power cut loses that. Returns the unwritten pages that can be read after that.
 async fn formatted_again(cut: u64) -> Vec<u32> {
     let fixture = Fixture::new();
@@ -314,7 +314,7 @@ async fn a_drop_cancelled_or_crashed_anywhere_leaks_no_room() {
         }
         assert_eq!(store.stats().ssd.dirty_pages, 0, "after moment {moment}");
         assert_eq!(room(&fixture, &store).await, whole, "after moment {moment}");
-        // So does the next opening.
+        // So does the next open.
         let store = again.open().await;
         if store.spaces().find("t").is_some() {
             fixture::expect_all(&store, space, 1).await;

@@ -1,5 +1,5 @@
 //! Devices with stale contents: older copies, truncated files, an older manifest. Devices that a cancelled or
-//! crashed opening or close leaves must never be taken for these.
+//! crashed open or close leaves must never be taken for these.
 
 use crate::fixture::{
     self, Fixture, PAGE, PAGES, RING_PAGES, SSD_PAGES, expect_all, grown, polled, write_all,
@@ -60,7 +60,7 @@ impl Files {
 }
 
 /// A store with versions 1 and 2, closed; with copies from after the first close and from the middle of the
-/// second opening.
+/// second open.
 async fn closed_twice() -> (Files, SpaceId, [tempfile::TempDir; 2]) {
     let files = Files::new();
     let store = files.open().await.unwrap();
@@ -225,7 +225,7 @@ async fn one_rotten_copy_of_a_superblock_does_no_harm() {
             let mut bytes = std::fs::read(files.path(name)).unwrap();
             bytes[copy * 4096 + 100] ^= 1;
             std::fs::write(files.path(name), &bytes).unwrap();
-            // The next opening rewrites both copies.
+            // The next open rewrites both copies.
             let store = files.open().await.unwrap();
             expect_all(&store, space, 3).await;
             store.close().await.unwrap();
@@ -233,7 +233,7 @@ async fn one_rotten_copy_of_a_superblock_does_no_harm() {
     }
 }
 
-/// Crashes an opening, and a close, after every number of polls; then the next opening as well.
+/// Crashes an open, and a close, after every number of polls; then the next open as well.
 #[tokio::test(start_paused = true)]
 async fn no_crash_of_an_opening_or_a_close_looks_like_an_older_copy() {
     let fixture = Fixture::new();
@@ -306,7 +306,7 @@ async fn a_first_opening_dropped_at_any_await_leaves_devices_that_the_next_accep
             // Also with another size, and without an SSD.
             let bytes = [SSD_PAGES, SSD_PAGES * 2, 0][seed as usize] * PAGE;
             let (store, bytes) = match again.builder().ssd_bytes(bytes).open().await {
-                // The opening got far enough to record the store's SSD.
+                // The open got far enough to record the store's SSD.
                 Err(OpenError::SsdMissing { .. } | OpenError::BadOption { .. })
                     if bytes != SSD_PAGES * PAGE && polls > 20 =>
                 {
@@ -345,14 +345,14 @@ async fn nothing_is_created_with_create_off() {
     let refused = fixture.builder().create(Create::Never).open().await;
     assert!(matches!(refused, Err(OpenError::NotFound { .. })), "{refused:?}");
     assert_eq!((fixture.hdd.ops(), fixture.manifest.saves()), (0, 0));
-    // An unfinished first opening leaves no store.
+    // An unfinished first open leaves no store.
     drop(polled(4, fixture.try_open()).await);
     assert!(fixture.manifest.saves() > 0);
     let refused = fixture.builder().create(Create::Never).open().await;
     assert!(matches!(refused, Err(OpenError::NotFound { .. })), "{refused:?}");
     fixture.open().await.close().await.unwrap();
     fixture.builder().create(Create::Never).open().await.unwrap();
-    // On files, where an opening failed for lack of pool memory.
+    // On files, where an open failed for lack of pool memory.
     let files = Files::new();
     assert!(files.with(|b| b.pool_bytes(1)).await.is_err());
     assert!(matches!(files.with(|b| b.create(Create::Never)).await, Err(OpenError::NotFound { .. })));

@@ -70,7 +70,7 @@ async fn an_ssd_given_up_is_listed_wherever_a_crash_comes() {
                 opened => {
                     let after = opened.unwrap();
                     listed += u32::from(expect_listed(&after, space, 2, "after").await > 0);
-                    // The next opening reports the same.
+                    // The next open reports the same.
                     let loss = after.ssd().loss();
                     drop(after);
                     let again = crashed.after_power_cut(u64::from(polls) + 7);
@@ -92,7 +92,7 @@ async fn an_ssd_given_up_is_listed_wherever_a_crash_comes() {
     }
 }
 
-/// A store without an SSD loses its ring, which has the newest versions of pages, and the openings that
+/// A store without an SSD loses its ring, which has the newest versions of pages, and the opens that
 /// accept this are dropped at each of their awaits.
 #[tokio::test(start_paused = true)]
 async fn a_ring_given_up_is_listed_wherever_its_opening_is_dropped() {
@@ -184,7 +184,7 @@ async fn pages_in_memory_are_saved_though_they_were_on_their_way_to_the_ssd() {
 }
 
 /// Loses an SSD whose pages are all home, although no checkpoint records that. Returns the reported list, or
-/// with `closes` that of the next opening.
+/// with `closes` that of the next open.
 async fn list_of_pages_that_the_hdd_has(closes: bool) -> SsdLoss {
     let fixture = Fixture::new();
     let (store, space) = with_only_copies(fixture.builder()).await;

@@ -1,5 +1,5 @@
 //! A flipped bit in each block of the map areas, after a close and after a crash: the store opens with the
-//! right contents, or the opening fails and names the damage.
+//! right contents, or the open fails and names the damage.
 
 use crate::fixture::{Fixture, PAGES, expect_all, grown, read, synced, write, write_all, zoned};
 use pagetier::{OpenError, SpaceId};

@@ -51,11 +51,7 @@ async fn a_store_that_crashed_is_read_without_a_write_to_its_files() {
         write_all(&reader, space, 7).await;
         reader.sync().await.unwrap();
         expect_all(&reader, space, 7).await;
-        assert_eq!(
-            crate::fixture::read(&other, space, 50).await.unwrap(),
-            2,
-            "the other opening sees its own"
-        );
+        assert_eq!(crate::fixture::read(&other, space, 50).await.unwrap(), 2, "the other open sees its own");
         let scrubbed = other.scrub(ScrubOptions::default().pages_per_second(None)).finished().await;
         assert!(scrubbed.complete && scrubbed.findings.is_empty(), "{scrubbed:?}");
         reader.close().await.unwrap();

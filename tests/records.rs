@@ -126,7 +126,7 @@ async fn a_manifest_of_a_previous_format_opens_and_is_written_in_the_present_one
 }
 
 /// A growth takes effect but reports a failure; then another space grows. Returns the result of the next
-/// opening.
+/// open.
 async fn growth_in_doubt() -> Result<(), OpenError> {
     let fixture = Fixture::new();
     let store = fixture.open().await;

@@ -38,10 +38,10 @@ async fn an_opening_dropped_at_any_await_is_like_a_crash() {
         let (fixture, space) = crashed(seed).await;
         interrupted += drop_at_every_await(&fixture, space).await;
     }
-    assert!(interrupted > 60, "three openings were interrupted {interrupted} times");
+    assert!(interrupted > 60, "three opens were interrupted {interrupted} times");
 }
 
-/// Opens after power cuts, dropping the opening at its first await, then at its second, until it completes.
+/// Opens after power cuts, dropping the open at its first await, then at its second, until it completes.
 /// Returns how often it was dropped.
 async fn drop_at_every_await(fixture: &Fixture, space: SpaceId) -> u64 {
     for polls in 1.. {
@@ -133,7 +133,7 @@ async fn entries_of_the_checkpoint_are_verified_at_the_first_read() {
     write_all(&store, space, 2).await;
     store.close().await.unwrap();
     let later = fixture.after_power_cut(1);
-    // Corruption outside the zone: the opening does not see it.
+    // Corruption outside the zone: the open does not see it.
     let rotten: Vec<PageId> = (0..PAGES)
         .map(|no| PageId::new(space, no))
         .filter(|page| !later.slots_of(*page).is_empty())

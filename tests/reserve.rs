@@ -85,7 +85,7 @@ async fn a_reservation_fills_holes_and_goes_beyond_the_gap() {
     // Truncation: everything from a page on, and its room.
     assert!(store.free((space, 2 * EXTENT..u32::MAX)).await.unwrap() > EXTENT);
     assert!(store.exists(PageId::new(space, EXTENT)) && !store.exists(PageId::new(space, 2 * EXTENT)));
-    // What is reserved stays, also in later openings, until the reservation is given up.
+    // What is reserved stays, also in later opens, until the reservation is given up.
     assert_eq!(store.spaces().shrink(space).await.unwrap(), 0);
     drop(store);
     let fixture = fixture.after_power_cut(1);

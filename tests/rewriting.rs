@@ -1,4 +1,4 @@
-//! Openings that rewrite what a failed flush left unproved, with a second failure: the opening is dropped,
+//! Openings that rewrite what a failed flush left unverified, with a second failure: the open is dropped,
 //! killed or loses power at any await; another flush, a write or a save of the manifest fails; the disk is
 //! full.
 
@@ -9,7 +9,7 @@ use pagetier_testing::{Fault, FaultEffect, FlushFailure, SimDevice, SimPower};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The number of pages: few enough for many openings, and more than the ring holds.
+/// The number of pages: few enough for many opens, and more than the ring holds.
 const COUNT: u32 = 40;
 const LATENCY: Duration = Duration::from_micros(300);
 

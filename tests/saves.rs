@@ -69,7 +69,7 @@ async fn other_tasks_run_while_the_manifest_is_saved() {
     let (folder, turns) = (folder(), Turns::start());
     let saving = Arc::clone(&turns);
     let store = builder(&folder).before_saves(move || saving.save());
-    let store = turns.during("an opening", store.open()).await.unwrap();
+    let store = turns.during("an open", store.open()).await.unwrap();
     let space = turns.during("create", store.spaces().create("t")).await.unwrap();
     drop(turns.during("growth", store.allocate(space)).await.unwrap());
     store.sync().await.unwrap();
@@ -164,7 +164,7 @@ async fn a_store_that_is_dropped_during_a_save_waits_for_it_elsewhere() {
     assert_eq!(store.spaces().list().len(), 1);
 }
 
-/// The save of a dropped opening continues: the next opening waits for it.
+/// The save of a dropped open continues: the next open waits for it.
 #[tokio::test]
 async fn an_opening_dropped_during_a_save_does_not_race_with_the_next() {
     let mut dropped = 0;

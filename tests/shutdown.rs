@@ -61,7 +61,7 @@ async fn every_operation_after_a_shutdown_gets_a_typed_error() {
     closed("scan", async { store.scan(space, 0..9).next().await.unwrap() }).await;
     assert!(!store.scrub(ScrubOptions::default()).finished().await.complete);
     let _ = store.ssd().drain(DrainOptions::new()).await;
-    // The refused calls have not changed what the next opening finds.
+    // The refused calls have not changed what the next open finds.
     assert!(closed_cleanly(&fixture));
     let again = fixture.open().await;
     for no in 0..PAGES {
@@ -245,7 +245,7 @@ async fn a_directory_can_be_opened_at_once_after_left_or_a_failed_opening() {
         left.await;
         assert!(is_unlocked(&directory.path().join("lock")));
         assert!(builder().page_size(PageSize::new(8192).unwrap()).open().await.is_err(), "another page size");
-        assert!(is_unlocked(&directory.path().join("lock")), "the failed opening left nothing");
+        assert!(is_unlocked(&directory.path().join("lock")), "the failed open left nothing");
     }
 }
 

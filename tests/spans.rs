@@ -118,7 +118,7 @@ async fn slow_work_has_spans_and_hits_have_none() {
     let space = grown(&store).await;
     store.sync().await.unwrap();
 
-    // The opening recovers, which ends with a checkpoint.
+    // The open recovers, which ends with a checkpoint.
     let recoveries = spans.named("recovery");
     let [(recovery, "")] = &recoveries[..] else { panic!("{recoveries:?}") };
     assert_eq!((recovery.field("epoch"), recovery.field("clean")), ("1", "true"));

@@ -1,5 +1,5 @@
 //! Single unreadable blocks (EIO) on the SSD when a store opens. The store opens if their contents are known;
-//! otherwise the opening fails and names the SSD. The loss of the SSD can then be accepted, and its report is
+//! otherwise the open fails and names the SSD. The loss of the SSD can then be accepted, and its report is
 //! complete.
 
 use crate::fixture::{self, Fixture, PAGE, PAGES, expect_all, grown, read, synced, write, write_all, zoned};
@@ -178,7 +178,7 @@ async fn after_a_crash_what_is_not_known_is_refused_by_name_and_can_be_given_up(
             let store = without.builder().ssd_bytes(0).accept_ssd_loss(true).open().await.unwrap();
             expect_listed(&store, space).await;
             drop(store);
-            // The next opening reports the same.
+            // The next open reports the same.
             let store = without.after_power_cut(4).builder().ssd_bytes(0).open().await.unwrap();
             expect_listed(&store, space).await;
         }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tracing::field::{Field, Visit};
 use tracing::span;
 
-/// Collects the text of warnings, and of the line of an opening.
+/// Collects the text of warnings, and of the line of an open.
 #[derive(Clone, Default)]
 struct Warnings(Arc<Mutex<Vec<String>>>);
 
@@ -169,7 +169,7 @@ async fn a_store_that_began_without_an_ssd_says_that_it_does_not_use_the_one_nam
     }
 }
 
-/// What is not promised is said where it bites: in the line of the opening, and by an inspection.
+/// What is not promised is said where it bites: in the line of the open, and by an inspection.
 #[tokio::test]
 async fn a_store_without_a_ring_or_with_pages_on_its_ssd_alone_says_so() {
     let _turn = TURN.lock().await;

@@ -1,4 +1,4 @@
-//! The limit in processor time: random reads by io_uring with nothing around them.
+//! The limit in CPU time: random reads by io_uring with nothing around them.
 
 use super::limit::{Figures, Load, Times, cpu_us};
 use io_uring::{IoUring, opcode, squeue, types};

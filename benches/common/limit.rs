@@ -39,7 +39,7 @@ pub(crate) struct Figures {
     pub(crate) cpu_us: f64,
 }
 
-/// The processor time of this process so far, in microseconds.
+/// The CPU time of this process so far, in microseconds.
 pub(crate) fn cpu_us() -> f64 {
     let now = clock_gettime(ClockId::ProcessCPUTime);
     now.tv_sec as f64 * 1e6 + now.tv_nsec as f64 / 1e3
@@ -82,7 +82,7 @@ where
     let from = Instant::now() + times.ramp;
     let span = Span { from, until: from + times.measured };
     let tasks: Vec<_> = (0..depth).map(|number| tokio::spawn(task(number, span))).collect();
-    let processor = tokio::spawn(async move {
+    let cpu = tokio::spawn(async move {
         tokio::time::sleep_until(span.from.into()).await;
         let before = cpu_us();
         tokio::time::sleep_until(span.until.into()).await;
@@ -98,7 +98,7 @@ where
     Figures {
         iops: sum.ops as f64 / times.measured.as_secs_f64(),
         latency_mean_us: sum.latency.as_secs_f64() * 1e6 / ops,
-        cpu_us: processor.await.expect("the clock runs") / ops,
+        cpu_us: cpu.await.expect("the clock runs") / ops,
     }
 }
 

@@ -24,11 +24,7 @@ impl Report {
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
         let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
         let load = load.split(' ').next().unwrap_or("unknown").to_owned();
-        own.line(format_args!(
-            "- {}, {cores} cores, {}, load {load}",
-            processor(),
-            said_by("uname", &["-sr"])
-        ));
+        own.line(format_args!("- {}, {cores} cores, {}, load {load}", cpu(), said_by("uname", &["-sr"])));
         own.line(format_args!("- {}, {:?} run", said_by("date", &["-u", "+%F %H:%M"]), Length::selected()));
         own
     }
@@ -58,10 +54,10 @@ impl Report {
     }
 }
 
-fn processor() -> String {
+fn cpu() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
-    name.map_or_else(|| "an unknown processor".to_owned(), |(_, name)| name.trim().to_owned())
+    name.map_or_else(|| "an unknown CPU".to_owned(), |(_, name)| name.trim().to_owned())
 }
 
 fn said_by(program: &str, args: &[&str]) -> String {

@@ -1,4 +1,4 @@
-//! The tables of a large SSD: their memory, and the processor time of opening and checkpointing them.
+//! The tables of a large SSD: their memory, and the CPU time of opening and checkpointing them.
 //!
 //! No device is involved. An SSD of 1 TiB has 64 M slots, more than a test machine has memory and disk for;
 //! all figures here but one grow with the number of slots, so the last column is computed from them.

@@ -176,7 +176,7 @@ impl Host {
     }
 
     async fn close(&self, shard: u32) -> Result<Option<u64>, Failure> {
-        // Held until the store is closed: an opening that follows must find it so.
+        // Held until the store is closed: an open that follows must find it so.
         let mut place = self.shards[shard as usize].write().await;
         let Some(Shard { store, .. }) = place.take() else { return Ok(None) };
         store.close().await?;

@@ -152,7 +152,7 @@ impl Load {
     }
 
     /// Waits for the shard's next acknowledged write. Returns the longest time without one since
-    /// `begin_pause`: a client sees the drain, the closing and the opening as this pause.
+    /// `begin_pause`: a client sees the drain, the closing and the open as this pause.
     pub(crate) async fn end_pause(&self, shard: u32) -> Duration {
         let known = &self.shards[shard as usize];
         let before = known.pause.lock().unwrap().answers;

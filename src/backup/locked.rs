@@ -25,7 +25,7 @@ pub(super) fn locked(files: &dyn Directory, path: &Path) -> std::io::Result<Opti
             _ => return Err(error),
         },
     }
-    // The file may have been renamed between the opening and the lock, as a finished backup is: the lock
+    // The file may have been renamed between the open and the lock, as a finished backup is: the lock
     // would then be on a file that excludes no other backup.
     let opened = file.stat()?.id;
     Ok(files.stat(path)?.is_some_and(|named| named.id == opened).then_some(file))

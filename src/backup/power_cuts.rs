@@ -11,7 +11,7 @@ use crate::error::BackupError;
 use crate::manifest::areas::Areas;
 use crate::manifest::changes::Slack;
 use crate::manifest::contents::{Manifest, decode};
-use crate::tenure::held_dir::HeldDir;
+use crate::ownership::held_dir::HeldDir;
 use futures_util::FutureExt;
 use pagetier_devio::files::{Access, Directory, create_durably};
 use pagetier_page::PageSize;

@@ -14,7 +14,7 @@ use super::report::{RestoreReport, blocking};
 use crate::error::{BackupError, OpenError};
 use crate::manifest::areas::Areas;
 use crate::manifest::contents::decode;
-use crate::tenure::held_dir::HeldDir;
+use crate::ownership::held_dir::HeldDir;
 use futures_util::FutureExt;
 use pagetier_devio::files::{Access, DirFile, Directory, beside, create_durably};
 use serde::{Deserialize, Serialize};
@@ -36,7 +36,7 @@ const WAIT_MAX: Duration = Duration::from_secs(30);
 pub(super) struct Done {
     /// The id of the last backup restored.
     pub(super) backup: String,
-    /// The store's only opening so far: a later one may have changed the store.
+    /// The store's only open so far: a later one may have changed the store.
     pub(super) epoch: u32,
     pub(super) report: RestoreReport,
 }
@@ -212,6 +212,6 @@ fn done_in(files: &dyn Directory, dir: &Path) -> Option<Done> {
     let held = HeldDir::on(files.directory(dir).ok()?);
     let read = Areas::in_directory(held).load().now_or_never()?;
     let manifest = decode(&read.ok()??).ok()?;
-    // An opening since may have changed the store: it is not what was restored any more.
+    // An open since may have changed the store: it is not what was restored any more.
     (manifest.is_clean() && manifest.epoch == done.epoch).then_some(done)
 }

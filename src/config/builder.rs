@@ -1,10 +1,10 @@
-//! The builder: options, and what is not plain data. It is consumed by the opening (`open::steps`).
+//! The builder: options, and what is not plain data. It is consumed by the open (`open::steps`).
 
 use super::choices::{CostSource, Create, ManifestPlace, Place, millis};
 use super::frozen::Config;
 use super::options::{Options, option_table};
 use crate::manifest::memory::MemoryManifest;
-use crate::tenure::lock::ReadLocks;
+use crate::ownership::lock::ReadLocks;
 use pagetier_bufpool::LogGate;
 use pagetier_devio::{Backend, DirectIo, SharedDevice};
 use pagetier_page::PageSize;
@@ -44,7 +44,7 @@ pub struct Builder {
     unknown_policies: [Option<UnknownPolicy>; 2],
     pub(crate) gate: Option<Arc<dyn LogGate>>,
     pub(crate) progress: Option<Box<dyn Fn(RecoveryProgress) + Send + Sync>>,
-    /// The locks of a read-only opening, until its tenure begins.
+    /// The locks of a read-only open, until its ownership begins.
     pub(crate) read_locks: ReadLocks,
 }
 
@@ -126,7 +126,7 @@ impl Builder {
     }
 
     /// The SSD's policy: a value such as [`SsdPolicy::None`], or a name such as `"cac:ageing"` or
-    /// `"auto:zone=5,outqueue=5000"`. Default: `auto`. The policy may change between openings: the SSD's
+    /// `"auto:zone=5,outqueue=5000"`. Default: `auto`. The policy may change between opens: the SSD's
     /// contents stay in use. An unknown name makes [`Builder::open`] fail.
     pub fn ssd_policy(mut self, policy: impl TryInto<SsdPolicy, Error: Into<UnknownPolicy>>) -> Self {
         let [_, unknown] = &mut self.unknown_policies;
@@ -135,8 +135,8 @@ impl Builder {
     }
 
     /// The embedder's log. The store asks it to be durable up to a page's LSN before it writes the page
-    /// anywhere; [`LogGate`] has the contract and an example. The gate must exist before the opening, but the
-    /// opening does not call it: it may recover the log afterwards, before redo changes a page.
+    /// anywhere; [`LogGate`] has the contract and an example. The gate must exist before the open, but the
+    /// open does not call it: it may recover the log afterwards, before redo changes a page.
     ///
     /// **Lock the log too.** A store that was dropped, here or in another process, releases its directory
     /// once its last device operation has ended, while a call of its gate may still run and write the log.

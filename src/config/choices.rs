@@ -48,7 +48,7 @@ impl<D: Device + 'static> From<Arc<D>> for Place {
     }
 }
 
-/// Where the store has its manifest, which says where everything else is. Set it at every opening; a store
+/// Where the store has its manifest, which says where everything else is. Set it at every open; a store
 /// keeps its manifest where it was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -87,7 +87,7 @@ impl From<OnHdd> for ManifestPlace {
 /// machine it is of no use.
 ///
 /// [`Create::Overwriting`] does not start such a store anew: blank the HDD's first MiB for that. **Not
-/// promised:** that a read-only opening of a ready-made or block device keeps a writing one out.
+/// promised:** that a read-only open of a ready-made or block device keeps a writing one out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OnHdd {

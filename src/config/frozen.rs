@@ -1,4 +1,4 @@
-//! The configuration of a store. The opening completes it with the directories that it finds; from then on
+//! The configuration of a store. The open completes it with the directories that it finds; from then on
 //! it does not change. What does change while the store runs is in `store::devices`.
 
 use super::choices::{Create, Place};
@@ -6,7 +6,7 @@ use super::options::Options;
 use crate::error::OpenError;
 use crate::manifest::id::id_bytes;
 use crate::manifest::memory::MemoryManifest;
-use crate::tenure::held_dir::{At, HeldDir};
+use crate::ownership::held_dir::{At, HeldDir};
 use pagetier_devio::SharedDevice;
 use pagetier_page::StoreSeed;
 use std::io::ErrorKind;
@@ -23,9 +23,9 @@ pub(crate) struct Config {
     pub(crate) ring_device: Option<SharedDevice>,
     /// Whether the store is opened for reading only.
     pub(crate) read_only: bool,
-    /// The store's directory, from the opening on.
+    /// The store's directory, from the open on.
     pub(crate) held: Option<Arc<HeldDir>>,
-    /// The working directory at the opening: relative paths of the options lead from it.
+    /// The working directory at the open: relative paths of the options lead from it.
     pub(super) working: Option<Arc<HeldDir>>,
     #[cfg(feature = "probes")]
     pub(crate) before_saves: Option<crate::manifest::saver::BeforeSaves>,
@@ -42,7 +42,7 @@ impl Config {
         StoreSeed::of_store(id_bytes(store))
     }
 
-    /// Whether the opening may create a store, and files.
+    /// Whether the open may create a store, and files.
     pub(crate) fn creates(&self) -> bool {
         matches!(self.options.create, Create::OnBlank | Create::Overwriting)
     }
@@ -70,7 +70,7 @@ impl Config {
         if let (Some(path), None) = (&self.options.directory, &self.memory) {
             self.held = match HeldDir::open(path) {
                 Ok(held) => Some(held),
-                // It may be created later, once nothing else refuses the opening.
+                // It may be created later, once nothing else refuses the open.
                 Err(e) if e.kind() == ErrorKind::NotFound => None,
                 Err(e) if e.kind() == ErrorKind::NotADirectory && path.exists() => {
                     return Err(OpenError::NotADirectory { path: path.clone() });

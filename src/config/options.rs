@@ -18,7 +18,7 @@ macro_rules! option_table {
             /// unless the store is [in memory](crate::Builder::in_memory).
             directory: Option<PathBuf> = None;
             /// Where the store has its manifest: `OnHdd::default()` for an HDD that other machines may open.
-            /// Set it at every opening. Default: in the directory.
+            /// Set it at every open. Default: in the directory.
             manifest(impl Into<ManifestPlace>): ManifestPlace = ManifestPlace::Directory;
             /// The HDD: a file or block device. Default: `hdd.vol` in the directory.
             hdd: Option<PathBuf> = None;
@@ -103,7 +103,7 @@ macro_rules! option_table {
             /// Whether the store may open without its SSD (`ssd_bytes(0)`), or with a blank one or an older
             /// copy in its place, although the lost SSD may have held newer pages than the HDD; an older copy
             /// is formatted. The same holds for the ring's file of a store without an SSD.
-            /// [`Ssd::loss`](crate::Ssd::loss) then lists the pages, in later openings too. If the store's
+            /// [`Ssd::loss`](crate::Ssd::loss) then lists the pages, in later opens too. If the store's
             /// own SSD is present, nothing is lost. If that SSD has unreadable blocks and opening fails with
             /// [`SsdOpenError::Unreadable`](crate::errors::SsdOpenError::Unreadable), leave it out or put a
             /// blank one in its place to give it up. **Not promised:** which pages were newer on an SSD that

@@ -91,9 +91,9 @@ pub enum OpenError {
     /// The store is already open, in this process or another.
     #[error("{path}: the store is open already, {by}; close it first", path = .path.display(), by = opener(*.owner))]
     AlreadyOpen {
-        /// The directory or device that the other opening has locked.
+        /// The directory or device that the other open has locked.
         path: PathBuf,
-        /// The process of the other opening, which may be this one; `None` if it is not known.
+        /// The process of the other open, which may be this one; `None` if it is not known.
         owner: Option<u32>,
     },
     /// Two devices are one: the same path, two paths to one file, or two names of one block device.
@@ -176,7 +176,7 @@ pub enum OpenError {
     /// A device is older than the manifest: an older copy of it was put in its place.
     #[error(
         "{device}: it is an older copy of this store's {tier}, which last took part in opening {opened} \
-         (last close: {closed}); the store's last opening was {last} (last close: {last_closed}): put the \
+         (last close: {closed}); the store's last open was {last} (last close: {last_closed}): put the \
          current {tier} back{}",
         if *.tier == "HDD" { "" } else { ", or accept the loss" }
     )]
@@ -185,11 +185,11 @@ pub enum OpenError {
         device: String,
         /// `HDD`, `SSD`, or `ring` for the file of a store without an SSD.
         tier: &'static str,
-        /// The last opening that the device took part in.
+        /// The last open that the device took part in.
         opened: u32,
         /// The last close that it took part in.
         closed: u32,
-        /// The store's last opening.
+        /// The store's last open.
         last: u32,
         /// The store's last close.
         last_closed: u32,
@@ -204,9 +204,9 @@ pub enum OpenError {
         device: String,
         /// `HDD`, `SSD`, or `ring` for the file of a store without an SSD.
         tier: &'static str,
-        /// The last opening that the device took part in.
+        /// The last open that the device took part in.
         opened: u32,
-        /// The last opening recorded in the manifest.
+        /// The last open recorded in the manifest.
         known: u32,
     },
     /// A device ends before the end of the store's data.
@@ -248,7 +248,7 @@ pub enum OpenError {
         /// The format number found.
         found: u32,
     },
-    /// The log gate refused the opening: the log is not the one that the pages need
+    /// The log gate refused the open: the log is not the one that the pages need
     /// ([`LogGate::check`](crate::LogGate::check)). Nothing has changed.
     #[error("the log does not fit the pages")]
     Log {
@@ -328,7 +328,7 @@ pub enum Error {
         /// The maximum, as the options set it.
         gap_max: u32,
     },
-    /// The manifest could not be written. Nothing has changed in this run; a later opening may find either
+    /// The manifest could not be written. Nothing has changed in this run; a later open may find either
     /// version.
     #[error("the manifest could not be written")]
     Manifest {
@@ -348,7 +348,7 @@ pub enum Error {
     Device(#[from] DeviceError),
     /// The SSD holds the only copies of some pages, so the store does not continue without it: bring it back
     /// ([`Ssd::readmit`](crate::Ssd::readmit)), or accept the loss ([`Ssd::abandon`](crate::Ssd::abandon);
-    /// with a log, [`Builder::accept_ssd_loss`](crate::Builder::accept_ssd_loss) at an opening that redoes
+    /// with a log, [`Builder::accept_ssd_loss`](crate::Builder::accept_ssd_loss) at an open that redoes
     /// it).
     #[error("the SSD holds the only copies of {pages} pages: drain it, bring it back, or accept the loss")]
     SsdOnlyCopies {

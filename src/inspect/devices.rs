@@ -54,20 +54,20 @@ pub struct ManifestInspection {
     pub page_bytes: u64,
     /// The number of times the manifest was replaced or appended to, failed attempts included.
     pub generation: u64,
-    /// The last opening that began.
+    /// The last open that began.
     pub epoch: u32,
-    /// The last opening that both devices have recorded.
+    /// The last open that both devices have recorded.
     pub opened: u32,
-    /// The last opening that ended in a clean close.
+    /// The last open that ended in a clean close.
     pub closed: u32,
-    /// Whether the last opening ended in a clean close; otherwise the next one recovers.
+    /// Whether the last open ended in a clean close; otherwise the next one recovers.
     pub clean: bool,
     /// The SSD's id; `None`: the store has none.
     pub ssd: Option<String>,
     /// Pages listed as lost with SSDs that were given up.
     pub lost_pages: u64,
-    /// Whether a flush failed, so that some writes may not be durable: the next opening repeats them.
-    pub unproved: bool,
+    /// Whether a flush failed, so that some writes may not be durable: the next open repeats them.
+    pub unverified: bool,
     /// The extents of the HDD up to the volume's end, those that no space has included.
     pub extents: u64,
     /// How many of the extents no space has.
@@ -147,7 +147,7 @@ pub struct SuperblockInspection {
     pub store: Option<String>,
     /// The SSD's id; `None` for an HDD.
     pub ssd: Option<String>,
-    /// The last opening that the device took part in.
+    /// The last open that the device took part in.
     pub opened: Option<u32>,
     /// The last close that it took part in.
     pub closed: Option<u32>,
@@ -340,7 +340,7 @@ fn manifest_of(m: &Manifest) -> ManifestInspection {
         clean: m.is_clean(),
         ssd: m.ssd.clone(),
         lost_pages: lost.sum(),
-        unproved: m.unproved.is_some(),
+        unverified: m.unverified.is_some(),
         extents: m.extents_used,
         extents_free: extents_free(m),
         spaces: m.spaces.iter().map(space).collect(),
@@ -504,14 +504,14 @@ impl Display for Inspection {
             m.store, m.page_bytes, m.generation
         )?;
         // Capitals are for what an operator must not overlook; a program reads the fields.
-        let end = if m.clean { "closed cleanly" } else { "not closed: the next opening recovers" };
+        let end = if m.clean { "closed cleanly" } else { "not closed: the next open recovers" };
         writeln!(f, "          opening {} of {}, last close {}: {end}", m.opened, m.epoch, m.closed)?;
         writeln!(f, "          SSD: {}", m.ssd.as_deref().unwrap_or("none"))?;
         if m.lost_pages > 0 {
             writeln!(f, "          LISTS {} PAGES AS LOST with an SSD that was given up", m.lost_pages)?;
         }
-        if m.unproved {
-            writeln!(f, "          a flush failed: the next opening writes again what may not be durable")?;
+        if m.unverified {
+            writeln!(f, "          a flush failed: the next open writes again what may not be durable")?;
         }
         let (used, free) = (m.extents, m.extents_free);
         writeln!(f, "          {used} extents of {EXTENT_PAGES} pages, {free} of them free")?;

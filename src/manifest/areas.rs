@@ -24,7 +24,7 @@
 //! disk has no room for that, the save fails unless the present areas have room for it, and nothing is lost.
 //!
 //! The contents are thus durable before a header names them, so contents that do not match their checksum are
-//! damage, never a torn save: the opening is refused, and does not fall back to an older manifest.
+//! damage, never a torn save: the open is refused, and does not fall back to an older manifest.
 //!
 //! What a new process reads may not be durable: its predecessor may have been killed between a write and its
 //! flush, or after a flush that failed. So before its first save touches the other area, which may be the
@@ -38,7 +38,7 @@ use super::file::{CUT, ManifestFile, preamble};
 use super::medium::Medium;
 use super::superblock::AREA_UNIT;
 use super::tail::{self, End, Placed};
-use crate::tenure::held_dir::HeldDir;
+use crate::ownership::held_dir::HeldDir;
 use pagetier_devio::{Failures, SharedDevice};
 use parking_lot::Mutex;
 use std::io::{Error, ErrorKind, Result};
@@ -104,7 +104,7 @@ struct State {
     /// The area that is the manifest, and its header; `None`: there is no manifest yet.
     current: Option<(u64, Header)>,
     /// The checksum of what was read of it, until it is certainly durable.
-    unproved: Option<u32>,
+    unverified: Option<u32>,
     /// The highest save that a header may bear.
     save: u64,
     /// `None`: the next save must replace the manifest.
@@ -121,7 +121,7 @@ pub(crate) struct Areas {
 impl Areas {
     /// The areas on a medium, of `area_bytes` each unless it has some.
     pub(crate) fn new(medium: Medium, area_bytes: u64) -> Self {
-        let state = State { area_bytes, current: None, unproved: None, save: 0, tail: None };
+        let state = State { area_bytes, current: None, unverified: None, save: 0, tail: None };
         Self { medium, state: Mutex::new(state) }
     }
 
@@ -148,8 +148,8 @@ impl Areas {
         let newest = found.into_iter().flatten().max_by_key(|(_, header)| header.save);
         if let Some((_, Header { save, area_bytes, .. })) = newest {
             let current = newest.filter(|(_, header)| header.size > 0);
-            let unproved = current.is_some().then_some(0);
-            *self.state.lock() = State { area_bytes, current, unproved, save, tail: None };
+            let unverified = current.is_some().then_some(0);
+            *self.state.lock() = State { area_bytes, current, unverified, save, tail: None };
         }
         // Perhaps only of the area that is not the manifest, but a save on a full disk needs its room (I36).
         if newest.is_some() && matches!(self.medium, Medium::File(_)) && self.medium.size()? < self.end() {
@@ -157,7 +157,7 @@ impl Areas {
         }
         let bytes = self.read().await?;
         if let Some(bytes) = &bytes {
-            self.state.lock().unproved = Some(crc32c::crc32c(bytes));
+            self.state.lock().unverified = Some(crc32c::crc32c(bytes));
         }
         Ok(bytes)
     }
@@ -244,10 +244,10 @@ impl Areas {
         state.save
     }
 
-    /// Makes the manifest durable that the opening found.
+    /// Makes the manifest durable that the open found.
     async fn make_durable(&self, seen: Option<Failures>) -> Result<()> {
-        let State { area_bytes, current, unproved, .. } = self.state.lock().clone();
-        if let (Some((area, header)), Some(sum)) = (current, unproved) {
+        let State { area_bytes, current, unverified, .. } = self.state.lock().clone();
+        if let (Some((area, header)), Some(sum)) = (current, unverified) {
             let bytes = self.read().await?.unwrap_or_default();
             // Nothing but what was opened may be written over it.
             if crc32c::crc32c(&bytes) != sum {
@@ -256,7 +256,7 @@ impl Areas {
             }
             self.write(self.area_at(area, area_bytes), &bytes, seen).await?;
             self.write(self.medium.headers_at(area), &header.encode().repeat(2), seen).await?;
-            self.state.lock().unproved = None;
+            self.state.lock().unverified = None;
         }
         Ok(())
     }
@@ -281,7 +281,7 @@ impl Areas {
         // From here on the new file is the manifest, whatever fails: the present areas are its.
         {
             let state = &mut *self.state.lock();
-            (state.area_bytes, state.current, state.unproved) = (area_bytes, Some((0, header)), None);
+            (state.area_bytes, state.current, state.unverified) = (area_bytes, Some((0, header)), None);
         }
         if !file.is_ready()? {
             return Err(ErrorKind::NotFound.into());

@@ -78,7 +78,7 @@ pub(crate) enum Change {
         space: u32,
         extents: u64,
     },
-    /// A space is to be dropped: the next opening completes that.
+    /// A space is to be dropped: the next open completes that.
     BeginDrop {
         space: u32,
     },

@@ -4,7 +4,7 @@
 use super::changes::{LogRecord, Record, Slack};
 use super::extents::{EXTENT_PAGES, HOLE, reserved, without};
 use super::memory::MemoryManifest;
-use super::only_copies::{OnlyCopies, UnprovedRecord, added};
+use super::only_copies::{OnlyCopies, UnverifiedRecord, added};
 use super::page_runs::PageRuns;
 use super::superblock::{AREA_BYTES_MAX, AREA_UNIT, HEAD_BYTES};
 use super::tail;
@@ -46,12 +46,12 @@ pub(crate) struct Manifest {
     pub(crate) page_bytes: u64,
     /// Incremented by every attempt to replace the manifest or to append a record to it.
     pub(crate) generation: u64,
-    /// Incremented by every opening, before anything else is written.
+    /// Incremented by every open, before anything else is written.
     pub(crate) epoch: u32,
-    /// The last opening that both devices have recorded; an opening writes nothing else before that. 0: the
-    /// store's first opening has not completed.
+    /// The last open that both devices have recorded; an open writes nothing else before that. 0: the
+    /// store's first open has not completed.
     pub(crate) opened: u32,
-    /// The last opening that ended in a clean close.
+    /// The last open that ended in a clean close.
     pub(crate) closed: u32,
     /// The id of the SSD, if the store has one.
     pub(crate) ssd: Option<String>,
@@ -79,10 +79,10 @@ pub(crate) struct Manifest {
     /// The ids of the last backups, the newest last: a backup continues only one of these.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) backups: Vec<String>,
-    /// What failed flushes left unproved. [`ManifestStore`](super::kept::ManifestStore) maintains it and
+    /// What failed flushes left unverified. [`ManifestStore`](super::kept::ManifestStore) maintains it and
     /// ignores a caller's value.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) unproved: Option<UnprovedRecord>,
+    #[serde(rename = "unproved", default, skip_serializing_if = "Option::is_none")]
+    pub(crate) unverified: Option<UnverifiedRecord>,
     pub(crate) next_space: u32,
     /// Extents of the HDD in use, counted from its start.
     pub(crate) extents_used: u64,
@@ -121,7 +121,7 @@ impl Manifest {
             losses: 0,
             costs_ms: None,
             backups: Vec::new(),
-            unproved: None,
+            unverified: None,
             // Space 0 does not exist: page ids of zeroes, as in a blank header, then never name a page.
             next_space: 1,
             extents_used: 0,
@@ -156,7 +156,7 @@ impl Manifest {
 
     /// Adds the pages `lost` to the losses.
     pub(crate) fn lose(&mut self, lost: OnlyCopies) {
-        // An opening may list an empty loss, for example of an SSD that was drained. Counting it would only
+        // An open may list an empty loss, for example of an SSD that was drained. Counting it would only
         // make the next backup full for no reason (I34).
         self.losses += u64::from(!lost.is_none());
         self.loss = added(self.loss.take(), lost);
@@ -184,12 +184,12 @@ impl Manifest {
         self.extents_at().saturating_add(self.extents_used.saturating_mul(extent_bytes))
     }
 
-    /// No opening has completed, so the store is empty.
+    /// No open has completed, so the store is empty.
     pub(crate) fn is_unused(&self) -> bool {
         self.opened == 0
     }
 
-    /// The last opening was closed cleanly: the page counts are exact.
+    /// The last open was closed cleanly: the page counts are exact.
     pub(crate) fn is_clean(&self) -> bool {
         self.closed == self.opened
     }
@@ -206,13 +206,13 @@ impl Manifest {
 
     /// Checks that the numbers are possible for a store: allocation and recovery compute with them.
     fn check(&self) -> Result<(), &'static str> {
-        // Stamps hold the epoch in their high bits. If it wrapped, the next opening would write stamps below
+        // Stamps hold the epoch in their high bits. If it wrapped, the next open would write stamps below
         // those on the devices, and recovery would prefer the older versions (I11).
         if self.epoch >= Stamp::EPOCHS - 1 {
             return Err("the store was opened as often as its format allows, and cannot be opened again");
         }
         if self.opened > self.epoch || self.closed > self.opened {
-            return Err("it records a close without its opening, or an opening that had not begun");
+            return Err("it records a close without its open, or an open that had not begun");
         }
         if self.extents_used > EXTENTS_MAX || self.extents_at.is_some_and(|at| at > EXTENTS_AT_MAX) {
             return Err("it has more extents than any device");
@@ -224,7 +224,7 @@ impl Manifest {
                 return Err("its ring lies over its extents");
             }
         }
-        if self.unproved.as_ref().is_some_and(|unproved| !unproved.is_valid()) {
+        if self.unverified.as_ref().is_some_and(|unverified| !unverified.is_valid()) {
             return Err("it lists more pages after failed flushes than there can be");
         }
         // Copies on the SSD are found by space and page number. Two spaces of one id would read each other's
@@ -255,7 +255,7 @@ impl Manifest {
             }
         }
         // Sorted by place, two runs overlap only if they are neighbours. An overlap would let two spaces
-        // write over each other, so it is worth a check at every opening.
+        // write over each other, so it is worth a check at every open.
         let placed = self.spaces.iter().flat_map(|s| &s.runs).filter(|(first, _)| *first != HOLE);
         let mut runs: Vec<(u64, u64)> = placed.chain(&self.extents_free).copied().collect();
         runs.sort_unstable();
@@ -301,7 +301,7 @@ pub(crate) struct SpaceRecord {
     /// The extents from its begin that were reserved: it keeps them, whatever pages they have.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) reserved_extents: u64,
-    /// The space is being dropped; the next opening completes that.
+    /// The space is being dropped; the next open completes that.
     #[serde(default)]
     pub(crate) dropping: bool,
 }
@@ -394,7 +394,7 @@ mod tests {
             })),
             costs_ms: None,
             backups: vec!["b".into()],
-            unproved: Some(UnprovedRecord { hdd: true, ssd: false, homes: vec![(1, 2, 3)] }),
+            unverified: Some(UnverifiedRecord { hdd: true, ssd: false, homes: vec![(1, 2, 3)] }),
             next_space: 2,
             extents_at: Some(33 << 20),
             ring_on_hdd: Some(RingOnHdd { at: 1 << 20, pages: 256 }),

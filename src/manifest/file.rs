@@ -17,7 +17,7 @@
 //! when `manifest.json` is not the open file (I40). A missing file is made again.
 
 use super::tail;
-use crate::tenure::held_dir::HeldDir;
+use crate::ownership::held_dir::HeldDir;
 use pagetier_devio::files::{Access, DirFile, Identity};
 use pagetier_devio::overwrite_in_place;
 use parking_lot::Mutex;

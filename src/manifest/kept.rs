@@ -7,7 +7,7 @@ use super::changes::{Change, Record, Slack};
 use super::contents::{Manifest, decode, encode};
 use super::medium::Medium;
 use super::memory::MemoryManifest;
-use super::only_copies::UnprovedRecord;
+use super::only_copies::UnverifiedRecord;
 use super::saver::{Saver, at_once};
 use crate::error::OpenError;
 use pagetier_devio::task::Boxed;
@@ -22,7 +22,7 @@ use std::sync::Arc;
 pub(crate) struct ManifestStore {
     place: Place,
     /// The record in the manifest of a directory or a volume. Saves, which run one at a time, change it.
-    unproved: parking_lot::Mutex<Option<UnprovedRecord>>,
+    unverified: parking_lot::Mutex<Option<UnverifiedRecord>>,
 }
 
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl ManifestStore {
     }
 
     fn at(place: Place) -> Self {
-        Self { place, unproved: parking_lot::Mutex::default() }
+        Self { place, unverified: parking_lot::Mutex::default() }
     }
 
     /// The manifest of a store whose lock is held; `None` before there is one.
@@ -54,7 +54,7 @@ impl ManifestStore {
         let manifest = self.bytes().await?.map(|b| decode(&b)).transpose()?;
         // Saves take the record from here, not from the caller's manifest: that copy may date from before a
         // flush failed.
-        *self.unproved.lock() = manifest.as_ref().and_then(|m| m.unproved.clone());
+        *self.unverified.lock() = manifest.as_ref().and_then(|m| m.unverified.clone());
         Ok(manifest)
     }
 
@@ -116,7 +116,7 @@ impl ManifestStore {
         }
     }
 
-    /// Replaces the manifest durably, except [`Manifest::unproved`], which it keeps; returns it. After an
+    /// Replaces the manifest durably, except [`Manifest::unverified`], which it keeps; returns it. After an
     /// error either version may be found later, and so it may if the result is dropped.
     pub(crate) fn save(
         self: &Arc<Self>,
@@ -128,14 +128,14 @@ impl ManifestStore {
             // Read at the moment of the save, which no other accompanies: a flush may have failed since the
             // caller copied the manifest, and a save without its record would make the store trust what was
             // never durable (I14).
-            manifest.unproved = store.unproved();
+            manifest.unverified = store.unverified();
             store.replace(&manifest, slack).await.map(|()| manifest)
         })
     }
 
     /// Appends `change`, which gives the manifest this generation. Returns true once it is durable; false,
     /// without effect, when there is no room and the manifest must be replaced. After an error a later
-    /// opening may or may not find the change, and the next change must replace the manifest; the same holds
+    /// open may or may not find the change, and the next change must replace the manifest; the same holds
     /// if the result is dropped.
     pub(crate) fn append(
         self: &Arc<Self>,
@@ -156,23 +156,23 @@ impl ManifestStore {
         })
     }
 
-    /// What failed flushes left unproved.
-    pub(crate) fn unproved(&self) -> Option<UnprovedRecord> {
+    /// What failed flushes left unverified.
+    pub(crate) fn unverified(&self) -> Option<UnverifiedRecord> {
         match &self.place {
-            Place::Areas(..) => self.unproved.lock().clone(),
+            Place::Areas(..) => self.unverified.lock().clone(),
             // A manifest in memory is not locked against a second store, so its own record counts.
-            Place::Memory(cell) => cell.bytes().and_then(|b| decode(&b).ok()).and_then(|m| m.unproved),
+            Place::Memory(cell) => cell.bytes().and_then(|b| decode(&b).ok()).and_then(|m| m.unverified),
         }
     }
 
-    /// Changes what failed flushes left unproved, durably; keeps the rest of the manifest.
-    pub(crate) fn change_unproved(
+    /// Changes what failed flushes left unverified, durably; keeps the rest of the manifest.
+    pub(crate) fn change_unverified(
         self: &Arc<Self>,
-        change: impl FnOnce(Option<UnprovedRecord>) -> Option<UnprovedRecord> + Send + 'static,
+        change: impl FnOnce(Option<UnverifiedRecord>) -> Option<UnverifiedRecord> + Send + 'static,
         hold: Hold,
     ) -> Boxed<'static, io::Result<()>> {
         self.begin(hold, move |store| async move {
-            let unproved = change(store.unproved());
+            let unverified = change(store.unverified());
             // Starts from what is on the disk, not from the manifest in memory: a flush may fail while the
             // store is half-way through a change, which this save must not make durable.
             let bytes = match &store.place {
@@ -181,10 +181,10 @@ impl ManifestStore {
             };
             let manifest = bytes.map(|b| decode(&b)).transpose().map_err(io::Error::other)?;
             let manifest = manifest.ok_or_else(|| io::Error::other("there is no manifest"))?;
-            let noted = Manifest { unproved: unproved.clone(), ..manifest };
+            let noted = Manifest { unverified: unverified.clone(), ..manifest };
             store.replace(&noted, Slack::Use).await?;
             // Only after the save: if it failed, the next save must still carry the old record.
-            *store.unproved.lock() = unproved;
+            *store.unverified.lock() = unverified;
             Ok(())
         })
     }

@@ -4,7 +4,7 @@ use super::tail;
 use parking_lot::Mutex;
 use std::io::{Error, ErrorKind, Result};
 
-/// A manifest in memory: pass it to the next opening to find the spaces again.
+/// A manifest in memory: pass it to the next open to find the spaces again.
 #[derive(Debug, Default)]
 pub struct MemoryManifest(Mutex<Cell>);
 

@@ -1,7 +1,7 @@
 //! Lists of pages as the manifest records them: runs within spaces.
 
 use pagetier_page::{Lsn, PageId, SpaceId};
-use pagetier_ssdcache::Unproved;
+use pagetier_ssdcache::Unverified;
 use serde::{Deserialize, Serialize};
 
 /// The maximum number of page runs in the manifest's list.
@@ -113,36 +113,39 @@ fn joined(all: &[(u32, u32, u32)], gap: u32) -> Vec<(u32, u32, u32)> {
     runs
 }
 
-/// [`Unproved`] as the manifest records it.
+/// [`Unverified`] as the manifest records it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct UnprovedRecord {
+pub(crate) struct UnverifiedRecord {
     pub(crate) hdd: bool,
     pub(crate) ssd: bool,
     /// Runs of pages: space, first, count.
     pub(crate) homes: Vec<(u32, u32, u32)>,
 }
 
-impl UnprovedRecord {
-    /// The record; `None`: nothing is unproved.
-    pub(crate) fn of(unproved: &Unproved) -> Option<Self> {
-        let homes: Vec<(PageId, Lsn)> = unproved.homes.iter().map(|page| (*page, Lsn(0))).collect();
-        let record =
-            Self { hdd: unproved.hdd, ssd: unproved.ssd, homes: OnlyCopies::of(&homes, true, RUNS_MAX).runs };
-        (!unproved.is_empty()).then_some(record)
+impl UnverifiedRecord {
+    /// The record; `None`: nothing is unverified.
+    pub(crate) fn of(unverified: &Unverified) -> Option<Self> {
+        let homes: Vec<(PageId, Lsn)> = unverified.homes.iter().map(|page| (*page, Lsn(0))).collect();
+        let record = Self {
+            hdd: unverified.hdd,
+            ssd: unverified.ssd,
+            homes: OnlyCopies::of(&homes, true, RUNS_MAX).runs,
+        };
+        (!unverified.is_empty()).then_some(record)
     }
 
-    /// Whether [`UnprovedRecord::of`] can have produced this list.
+    /// Whether [`UnverifiedRecord::of`] can have produced this list.
     pub(crate) fn is_valid(&self) -> bool {
         let pages = self.homes.iter().fold(0, |sum: u64, (.., count)| sum + u64::from(*count));
         let ends = |(_, first, count): &(u32, u32, u32)| first.checked_add(*count).is_some();
         pages <= HOMES_MAX && self.homes.iter().all(ends)
     }
 
-    pub(crate) fn unproved(&self) -> Unproved {
+    pub(crate) fn unverified(&self) -> Unverified {
         let pages =
             |(space, first, count)| (first..first + count).map(move |no| PageId::new(SpaceId(space), no));
         let homes = self.homes.iter().copied().flat_map(pages).collect();
-        Unproved { hdd: self.hdd, ssd: self.ssd, homes }
+        Unverified { hdd: self.hdd, ssd: self.ssd, homes }
     }
 }
 
@@ -192,7 +195,7 @@ mod tests {
     #[test]
     fn homes_end_with_the_last_page_number() {
         let is_valid = |homes: &[(u32, u32, u32)]| {
-            UnprovedRecord { homes: homes.to_vec(), ..UnprovedRecord::default() }.is_valid()
+            UnverifiedRecord { homes: homes.to_vec(), ..UnverifiedRecord::default() }.is_valid()
         };
         assert!(is_valid(&[(1, 3, 1), (2, u32::MAX - 1, 1)]));
         assert!(!is_valid(&[(1, 3, 1), (2, u32::MAX, 1)]));

@@ -6,7 +6,7 @@ use super::changes::Slack;
 use super::contents::decode;
 use super::file::{FILE, NotOurs, SPARE, preamble};
 use super::tail;
-use crate::tenure::held_dir::HeldDir;
+use crate::ownership::held_dir::HeldDir;
 use futures_util::FutureExt;
 use pagetier_devio::files::{Access, create_durably};
 use pagetier_testing::{FileFault, SimFiles, SimPower};

@@ -22,7 +22,7 @@ pub(crate) const SUPERBLOCK_BYTES: usize = 4096;
 pub(crate) struct HddSuperblock {
     pub(crate) store: String,
     pub(crate) page_bytes: u64,
-    /// The openings that the HDD took part in.
+    /// The opens that the HDD took part in.
     pub(crate) marks: OpeningMarks,
 }
 

@@ -10,7 +10,7 @@
 //! - *Power cut between the write and the flush.* Each of the record's sectors, in either block, may have
 //!   been written or not. The record is valid if one of its copies is whole. Earlier records lie in other
 //!   sectors.
-//! - *Killed between the write and the flush.* The record is readable but not durable. The next opening
+//! - *Killed between the write and the flush.* The record is readable but not durable. The next open
 //!   writes it again, with the contents, before it acts on it.
 //! - *The flush or a write fails.* Any of the above, and later writes may be lost too. Nothing is appended
 //!   here again: the next save writes another area.

@@ -74,7 +74,7 @@ fn publish(store: &str, shared: &Shared) {
     publish_stats(&mut counters, &stats.summary());
     publish_device(&mut counters, "hdd", &stats.hdd_device);
     publish_device(&mut counters, "ssd", &stats.ssd_device);
-    // Listed in the manifest until the engine acknowledges the loss, so it outlives an opening.
+    // Listed in the manifest until the engine acknowledges the loss, so it outlives an open.
     let lost = shared.loss.lock().as_ref().map_or(0, |loss| loss.pages());
     gauge!("pagetier_lost_pages", "store" => store.to_owned()).set(lost as f64);
 }

@@ -40,7 +40,7 @@ pub struct StatsSummary {
 pub struct PoolSummary {
     /// Frames in the pool.
     pub frames: u64,
-    /// What happened in the pool since the opening.
+    /// What happened in the pool since the open.
     #[serde(flatten)]
     pub counts: PoolStats,
     /// Hits per lookup; `None` without lookups.

@@ -1,4 +1,4 @@
-//! What a store does not promise, as it is configured and where it is. The log of an opening and
+//! What a store does not promise, as it is configured and where it is. The log of an open and
 //! [`Builder::inspect`](crate::Builder::inspect) say it; `docs/operating.md` has the systems in one table.
 
 use super::file_system;
@@ -126,7 +126,7 @@ pub(crate) fn of_store(has_ring: bool, ssd_alone: bool, other_file_system: bool)
 }
 
 impl Shared {
-    /// What this opening does not promise, for the log: names with blanks between them.
+    /// What this open does not promise, for the log: names with blanks between them.
     pub(super) fn not_promised(&self) -> String {
         let ssd_alone = self.tier.slots() > 0 && self.tier.mode() == SsdMode::WriteBack;
         let needs_no_ring = self.hdd.writes_whole(self.page_size().bytes());

@@ -29,7 +29,7 @@ pub(super) struct PreparedSsd {
 }
 
 /// The superblock of a blank device for the store of `manifest`. Its marks record that it took part in every
-/// opening so far.
+/// open so far.
 pub(crate) fn blank_superblock(layout: Layout, manifest: &Manifest) -> Superblock {
     let marks = OpeningMarks { opened: manifest.opened, closed: manifest.closed, manifest: 0 };
     Superblock { store: id_bytes(&manifest.store), ssd: new_id(), layout, marks }
@@ -58,7 +58,7 @@ impl Config {
             Found::Blank if fresh => refuse_data(hdd).await,
             Found::Blank => Err(OpenError::HddMissing { device }),
             Found::Superblock(found) if found.store == manifest.store => {
-                // A first opening that was cut short had formatted it for this very store.
+                // A first open that was cut short had formatted it for this very store.
                 if fresh {
                     return Ok(());
                 }
@@ -87,7 +87,7 @@ impl Config {
                 };
                 Err(OpenError::BadOption { option: MANIFEST, why })
             }
-            // The manifest was lost, and this opening took the store for a new one. To say "another store's"
+            // The manifest was lost, and this open took the store for a new one. To say "another store's"
             // would mislead.
             Found::Superblock(_)
                 if manifest.generation == 0
@@ -108,7 +108,7 @@ impl Config {
         Ok(self.has_manifest(hdd).await? != self.options.manifest.is_on_hdd())
     }
 
-    /// Whether the HDD has what a first opening that was cut short wrote before it came to the superblock.
+    /// Whether the HDD has what a first open that was cut short wrote before it came to the superblock.
     async fn begun_on(&self, hdd: &SharedDevice) -> Result<bool, OpenError> {
         Ok(self.options.manifest.is_on_hdd() && self.has_manifest(hdd).await?)
     }
@@ -209,7 +209,7 @@ impl Config {
         }
         let tier = if sb.layout.slots > 0 { "SSD" } else { "ring" };
         self.check_marks(tier, &device, sb.marks, manifest)?;
-        // Slots behind the end would read as errors one by one, long after the opening.
+        // Slots behind the end would read as errors one by one, long after the open.
         if ssd.size() < sb.layout.end() {
             let (bytes, needed) = (ssd.size(), sb.layout.end());
             return Err(OpenError::TooShort { device, tier, bytes, needed });
@@ -217,7 +217,7 @@ impl Config {
         Ok(sb.layout)
     }
 
-    /// Checks that manifest and device agree on the openings. An opening is recorded in the manifest
+    /// Checks that manifest and device agree on the opens. An open is recorded in the manifest
     /// (`epoch`), on the devices, and again in the manifest (`opened`); a close on the devices, then in the
     /// manifest. After a crash at any point, a device is therefore neither behind `opened` and `closed` nor
     /// ahead of `epoch`.
@@ -230,7 +230,7 @@ impl Config {
     ) -> Result<(), OpenError> {
         let device = device.to_owned();
         let OpeningMarks { opened, closed, manifest: generation } = marks;
-        // The device has seen an opening that the manifest does not know: the manifest is the older one
+        // The device has seen an open that the manifest does not know: the manifest is the older one
         // (I20).
         if opened.max(closed) > manifest.epoch || generation > manifest.generation {
             return Err(OpenError::StaleManifest { device, tier, opened, known: manifest.epoch });
@@ -255,7 +255,7 @@ impl Config {
         let mut needs = LogNeeds::default();
         needs.recorded = manifest.log.map(Into::into);
         needs.ownership = manifest.epoch + 1;
-        // Also of an opening that a crash ended before it recorded its log, but not if a position of its
+        // Also of an open that a crash ended before it recorded its log, but not if a position of its
         // log may be known: LSNs must not begin below it. The loss of an SSD without a page names none.
         let of_pages = |loss: &OnlyCopies| !loss.runs.is_empty() || loss.redo_from.is_some();
         let has_lost = manifest.loss.as_ref().is_some_and(of_pages) || manifest.ssd_redo_from.is_some();

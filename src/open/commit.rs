@@ -1,16 +1,16 @@
-//! The writes of an opening before recovery: they record which store owns the devices, and that an opening
+//! The writes of an open before recovery: they record which store owns the devices, and that an open
 //! has begun.
 //!
 //! 1. New store only: save the manifest with the store's id. Devices that carry the id belong to the store,
-//!    however the opening ends.
+//!    however the open ends.
 //! 2. Format the new devices. Before a new ring of a store without SSD, save what is lost with the previous
 //!    one.
-//! 3. Save the manifest: the number of this opening, the id of a new SSD, and what is lost with the previous
+//! 3. Save the manifest: the number of this open, the id of a new SSD, and what is lost with the previous
 //!    SSD.
 //! 4. Record the number on the HDD, then on the SSD, and flush each. The flush also makes durable what a
 //!    killed process left readable.
 //! 5. Begin the ownership in the embedder's log.
-//! 6. Save the manifest: the devices and the log have recorded the opening. Nothing else is written before
+//! 6. Save the manifest: the devices and the log have recorded the open. Nothing else is written before
 //!    this.
 
 use super::check::PreparedSsd;
@@ -23,12 +23,12 @@ use crate::manifest::id::id_text;
 use crate::manifest::kept::ManifestStore;
 use crate::manifest::only_copies::OnlyCopies;
 use crate::manifest::superblock::HddSuperblock;
+use crate::ownership::lock::Ownership;
 use crate::store::manifest_state::ManifestState;
-use crate::store::unproved::InManifest;
-use crate::tenure::lock::Tenure;
+use crate::store::unverified::InManifest;
 use pagetier_devio::{DeviceError, IoOp, SharedDevice};
 use pagetier_page::PageSize;
-use pagetier_ssdcache::{OldRing, OpeningMarks, Superblock, Unproved, format, mark};
+use pagetier_ssdcache::{OldRing, OpeningMarks, Superblock, Unverified, format, mark};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ impl Config {
     pub(super) async fn commit(
         &self,
         manifests: &Arc<ManifestStore>,
-        tenure: &Arc<Tenure>,
+        ownership: &Arc<Ownership>,
         manifest: Manifest,
         mut lost: Option<OnlyCopies>,
         (hdd, ssd): (&SharedDevice, &SharedDevice),
@@ -49,19 +49,19 @@ impl Config {
         page_size: PageSize,
     ) -> Result<ManifestState, OpenError> {
         let fresh = manifest.is_unused();
-        let mut meta = ManifestState::new(Arc::clone(manifests), manifest, Arc::clone(tenure));
-        // Before the save: it continues if the opening is dropped, and without the lock's file it would race
-        // with that of the next opening.
-        let created = tenure.keep_created();
+        let mut meta = ManifestState::new(Arc::clone(manifests), manifest, Arc::clone(ownership));
+        // Before the save: it continues if the open is dropped, and without the lock's file it would race
+        // with that of the next open.
+        let created = ownership.keep_created();
         // The ids must be durable before a device bears them: after a crash in between, the retry would find
         // devices of a store that it does not know (I20).
         if fresh && let Err(error) = self.note(&mut meta, |_| ()).await {
-            tenure.created_in_vain(created);
+            ownership.created_in_vain(created);
             return Err(error);
         }
         let formatted = prepared.format.as_ref();
         // The manifest names no ring as it names an SSD: once formatted, a ring passes for the one that the
-        // store last used, and the next opening would list nothing. So what is lost with it is listed first.
+        // store last used, and the next open would list nothing. So what is lost with it is listed first.
         if formatted.is_some_and(|superblock| superblock.layout.slots == 0)
             && let Some(lost) = lost.take()
         {
@@ -84,7 +84,7 @@ impl Config {
             costs_ms = self.measured(&meta.manifest, hdd, ssd, prepared, page_size).await?;
         }
         let begin = |manifest: &mut Manifest| {
-            // Before anything is written under it: a second opening that wrote stamps of the same epoch would
+            // Before anything is written under it: a second open that wrote stamps of the same epoch would
             // make recovery choose between two versions at random (I11).
             manifest.epoch += 1;
             manifest.costs_ms = costs_ms.or_else(|| manifest.costs_ms.take());
@@ -119,18 +119,18 @@ impl Config {
     ) -> Result<(), OpenError> {
         let Manifest { epoch, closed, .. } = meta.manifest;
         let marks = OpeningMarks { opened: epoch, closed, manifest: meta.durable_generation };
-        // Read before the mark, whose flush makes this size durable. An opening does not grow anything (I36).
+        // Read before the mark, whose flush makes this size durable. An open does not grow anything (I36).
         let hdd_bytes = hdd.size();
         if let Err(error) = mark::<HddSuperblock>(hdd, marks).await {
             // A failed flush may have lost writes of any earlier process, so the whole device counts as
-            // unproved (I14).
-            let unproved = Unproved { hdd: true, ..Unproved::default() };
-            return Err(marking_failed(meta, error, unproved).await);
+            // unverified (I14).
+            let unverified = Unverified { hdd: true, ..Unverified::default() };
+            return Err(marking_failed(meta, error, unverified).await);
         }
         meta.hdd_bytes_durable = hdd_bytes;
         if let Err(error) = mark::<Superblock>(ssd, marks).await {
-            let unproved = Unproved { ssd: true, ..Unproved::default() };
-            return Err(marking_failed(meta, error, unproved).await);
+            let unverified = Unverified { ssd: true, ..Unverified::default() };
+            return Err(marking_failed(meta, error, unverified).await);
         }
         Ok(())
     }
@@ -173,10 +173,10 @@ impl Config {
     }
 }
 
-/// Records a failed flush. It may have lost what an earlier process wrote, so the next opening must know.
-async fn marking_failed(meta: &ManifestState, error: DeviceError, unproved: Unproved) -> OpenError {
+/// Records a failed flush. It may have lost what an earlier process wrote, so the next open must know.
+async fn marking_failed(meta: &ManifestState, error: DeviceError, unverified: Unverified) -> OpenError {
     if error.op == IoOp::Flush
-        && let Err(unnoted) = InManifest::of(&meta.manifests, &meta.tenure).note(&unproved).await
+        && let Err(unnoted) = InManifest::of(&meta.manifests, &meta.ownership).note(&unverified).await
     {
         tracing::error!(
             %unnoted,

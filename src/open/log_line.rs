@@ -1,4 +1,4 @@
-//! The log line of an opening: the back ends, the sizes, and what recovery found.
+//! The log line of an open: the back ends, the sizes, and what recovery found.
 
 use super::file_system;
 use crate::config::frozen::Config;
@@ -47,7 +47,7 @@ impl Config {
 }
 
 impl Shared {
-    /// Logs the opening in one line.
+    /// Logs the open in one line.
     pub(crate) fn log_opening(&self) {
         let devices = &self.devices;
         let recovery = self.tier.recovery();

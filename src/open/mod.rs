@@ -1,5 +1,5 @@
 //! How a store is opened: for use, and for reading only. Reads and checks everything first,
-//! so that a refused opening has changed nothing.
+//! so that a refused open has changed nothing.
 //!
 //! Begin with `steps` (`Builder::open`), then `check` (what is refused) and `commit` (the first writes).
 

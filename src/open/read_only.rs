@@ -2,7 +2,7 @@
 //!
 //! The devices are opened for reading only, each under an overlay that keeps writes in memory; the manifest
 //! is a copy in memory. A store that crashed thus recovers in memory, and its files stay unchanged. Shared
-//! locks keep a writing store out, and other read-only openings in.
+//! locks keep a writing store out, and other read-only opens in.
 
 use crate::config::builder::Builder;
 use crate::config::choices::{Create, OnHdd, Place};
@@ -13,10 +13,10 @@ use crate::manifest::kept::ManifestStore;
 use crate::manifest::medium::Medium;
 use crate::manifest::memory::MemoryManifest;
 use crate::manifest::saver::Saver;
+use crate::ownership::held_dir::At;
+use crate::ownership::lock::{FileLock, ReadLocks, owner_of};
 use crate::store::devices::Used;
 use crate::store::page_store::PageStore;
-use crate::tenure::held_dir::At;
-use crate::tenure::lock::{FileLock, ReadLocks, owner_of};
 use pagetier_devio::{MemoryDevice, OpenOptions, OverlayDevice, Reap, SharedDevice};
 use pagetier_ssdcache::SsdMode;
 use rustix::fs::{FlockOperation, OFlags};
@@ -44,7 +44,7 @@ impl Builder {
     /// engine removes its log. The SSD starts in [`SsdMode::ReadOnly`], so
     /// that pages which leave memory are not copied there.
     ///
-    /// Any number of read-only openings may exist at the same time, but no writing one.
+    /// Any number of read-only opens may exist at the same time, but no writing one.
     ///
     /// ```
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -81,7 +81,7 @@ impl Builder {
             None => None,
         };
         let bytes = bytes.ok_or_else(|| config.no_manifest())?;
-        // The opening works on a copy: what it records of itself must not reach the store's manifest.
+        // The open works on a copy: what it records of itself must not reach the store's manifest.
         let cell = Arc::new(MemoryManifest::from_bytes(bytes));
         let manifest = ManifestStore::memory(Arc::clone(&cell)).load().await?;
         let manifest = manifest.filter(|m| !m.is_unused()).ok_or_else(|| config.not_found())?;
@@ -154,7 +154,7 @@ impl Config {
         if let Place::Device(device) = place {
             return Ok(over(device));
         }
-        // Refused by the opening, which names the option.
+        // Refused by the open, which names the option.
         let Some(at) = self.at(&place, default) else { return Ok(None) };
         used.refuse_twice(&at, option)?;
         let options = OpenOptions {

@@ -15,15 +15,15 @@ use crate::manifest::kept::ManifestStore;
 use crate::manifest::medium::Medium;
 use crate::manifest::saver::{Saver, in_thread};
 use crate::manifest::superblock::{AREA_BYTES_MAX, AREA_UNIT};
+use crate::ownership::gate::Gate;
+use crate::ownership::held_dir::HeldDir;
+use crate::ownership::lock::{Leave, Ownership};
 use crate::store::devices::Devices;
 use crate::store::lease::{Lease, Owner};
 use crate::store::manifest_state::ManifestState;
 use crate::store::page_store::PageStore;
 use crate::store::shared::Shared;
-use crate::store::unproved::InManifest;
-use crate::tenure::gate::Gate;
-use crate::tenure::held_dir::HeldDir;
-use crate::tenure::lock::{Leave, Tenure};
+use crate::store::unverified::InManifest;
 use crate::volume::table::{SpaceInfo, Volume};
 use pagetier_bufpool::{Pool, PoolParams};
 use pagetier_devio::files::{RealDir, create_durably};
@@ -44,7 +44,7 @@ const LEASE_MS_MIN: u64 = 100;
 /// The lease on a device that other machines may take over, unless the options name another.
 const LEASE_MS: u64 = 10_000;
 
-/// How long a failed opening waits for its operations in flight.
+/// How long a failed open waits for its operations in flight.
 const LEAVE_MAX: Duration = Duration::from_secs(30);
 
 impl Builder {
@@ -59,7 +59,7 @@ impl Builder {
     /// [`guide`](crate::guide#write-a-log-yourself) has the order.
     ///
     /// # Errors
-    /// [`OpenError`], which names the fault and the remedy. An opening that is refused changes nothing on
+    /// [`OpenError`], which names the fault and the remedy. An open that is refused changes nothing on
     /// disk: it removes the directory and the files that it created.
     ///
     /// # Panics
@@ -72,26 +72,30 @@ impl Builder {
         self.config.hold_directories()?;
         // From here on whatever ends this future, a failure or the caller, releases the locks by dropping
         // `leave`.
-        let (tenure, leave) = Tenure::new(std::mem::take(&mut self.read_locks));
-        let left = tenure.left();
-        let opened = self.open_for(tenure, leave).await;
+        let (ownership, leave) = Ownership::new(std::mem::take(&mut self.read_locks));
+        let left = ownership.left();
+        let opened = self.open_for(ownership, leave).await;
         if opened.is_err() {
-            // Wait until nothing of the failed opening is left to block the next one.
+            // Wait until nothing of the failed open is left to block the next one.
             let _ = tokio::time::timeout(LEAVE_MAX, left).await;
         }
         opened
     }
 
-    /// Opens the store for the tenure that `leave` ends.
-    fn open_for(self, tenure: Arc<Tenure>, leave: Leave) -> Boxed<'static, Result<PageStore, OpenError>> {
-        Box::pin(self.open_places(tenure, leave))
+    /// Opens the store for the ownership that `leave` ends.
+    fn open_for(
+        self,
+        ownership: Arc<Ownership>,
+        leave: Leave,
+    ) -> Boxed<'static, Result<PageStore, OpenError>> {
+        Box::pin(self.open_places(ownership, leave))
     }
 
-    async fn open_places(self, tenure: Arc<Tenure>, leave: Leave) -> Result<PageStore, OpenError> {
+    async fn open_places(self, ownership: Arc<Ownership>, leave: Leave) -> Result<PageStore, OpenError> {
         let Builder { mut config, gate, progress, .. } = self;
-        let in_directory = config.manifest_store(&tenure).await?;
+        let in_directory = config.manifest_store(&ownership).await?;
         let config = Arc::new(config);
-        let devices = Devices::new(Arc::clone(&config), Arc::clone(&tenure));
+        let devices = Devices::new(Arc::clone(&config), Arc::clone(&ownership));
         let (manifests, hdd) = match in_directory {
             Some(manifests) => (Arc::new(manifests), None),
             None => devices.open_hdd_with_manifest().await?,
@@ -108,16 +112,16 @@ impl Builder {
         config.check_known(&manifest, known_costs(&manifest).is_some())?;
         config.warn_of_unused_ssd(fresh, &manifest);
         config.check_hdd(&hdd, &manifest, fresh).await?;
-        // Nothing is written up to `commit`: a refused opening leaves everything as it was.
+        // Nothing is written up to `commit`: a refused open leaves everything as it was.
         let prepared = config.check_ssd(&ssd, &manifest, page_size, fresh, alone).await?;
         let ssd = devices.take_ssd(ssd, &prepared.layout);
         let lost = config.what_is_lost(&manifest, &prepared);
         config.check_log(gate.as_deref(), &manifest, lost.as_ref())?;
-        // Before the manifest is saved, since a pool too small must refuse the opening, not end it half-way.
+        // Before the manifest is saved, since a pool too small must refuse the open, not end it half-way.
         let params = config.pool_params(page_size, &prepared.layout)?;
         let was_clean = manifest.is_clean();
         let mut meta =
-            config.commit(&manifests, &tenure, manifest, lost, (&hdd, &ssd), &prepared, page_size).await?;
+            config.commit(&manifests, &ownership, manifest, lost, (&hdd, &ssd), &prepared, page_size).await?;
         let (volume, counted) = volume_of(&meta.manifest, page_size, was_clean);
         let costs =
             config.options.costs.named().or_else(|| known_costs(&meta.manifest)).unwrap_or(Costs::PAPER);
@@ -137,7 +141,7 @@ impl Builder {
             admissions_max: (params.frames / 64).clamp(2, 64),
             mode: config.options.ssd_mode,
             closed: was_clean,
-            remember: InManifest::of(&manifests, &tenure),
+            remember: InManifest::of(&manifests, &ownership),
             progress,
             #[cfg(feature = "probes")]
             map_piece: config.map_piece,
@@ -148,9 +152,9 @@ impl Builder {
             // Now recovery has told which pages the SSD has, and the true ends can be found (I23).
             config.find_space_ends(&volume, &counted, &tier, &hdd, page_size, seed).await?;
         }
-        let lease = config.lease(&manifests, &hdd, &meta, &tenure).await?;
+        let lease = config.lease(&manifests, &hdd, &meta, &ownership).await?;
         let policy = config.options.pool_policy.build(&FramePolicyParams::new(params.frames, costs));
-        let gate = Gate::new(gate, tenure.present());
+        let gate = Gate::new(gate, ownership.present());
         let pool = Pool::start(params, policy, Arc::clone(&tier), Some(Arc::clone(&gate) as _))?;
         tier.set_redo_from(Box::new(pool.redo_source()));
         let shared = Shared::start(pool, tier, volume, meta, hdd, devices, costs, gate, lease);
@@ -215,7 +219,7 @@ impl Devices {
         let (hdd, joint) = Joint::of(hdd);
         // Not behind the fence: a save keeps the locks until it ends, and that a flush failed must be
         // recorded even when the store was dropped meanwhile (I14). No save begins after the drop (I18).
-        let hdd = self.tenure.guard(hdd);
+        let hdd = self.ownership.guard(hdd);
         let claim = hdd.claim().unwrap_or_default();
         let areas = Areas::new(Medium::Hdd(joint, claim), bytes_max);
         Ok((Arc::new(ManifestStore::areas(areas, Saver::of_tasks(Handle::current()))), Some(hdd)))
@@ -233,7 +237,7 @@ impl Devices {
     }
 
     /// Opens the device of `option`; with `create`, makes a file that does not exist. Returns it behind this
-    /// opening's fence from its first use on: a dropped opening must not write either (I18).
+    /// open's fence from its first use on: a dropped open must not write either (I18).
     pub(crate) async fn open_place(
         &self,
         place: &Place,
@@ -241,7 +245,7 @@ impl Devices {
         option: &'static str,
         create: bool,
     ) -> Result<SharedDevice, OpenError> {
-        self.open_own(place, default, option, create).await.map(|device| self.tenure.guard(device))
+        self.open_own(place, default, option, create).await.map(|device| self.ownership.guard(device))
     }
 
     /// Opens the device and takes it exclusively.
@@ -253,7 +257,7 @@ impl Devices {
         create: bool,
     ) -> Result<SharedDevice, OpenError> {
         if let Place::Device(device) = place {
-            self.tenure.take(device, None).await?;
+            self.ownership.take(device, None).await?;
             return Ok(Arc::clone(device));
         }
         let Some(at) = self.config.at(place, default) else {
@@ -268,24 +272,24 @@ impl Devices {
             backend: self.config.options.io,
             create,
             reap: Reap::Reactor,
-            kept: Some(Arc::new(self.tenure.present()) as Kept),
+            kept: Some(Arc::new(self.ownership.present()) as Kept),
             ..OpenOptions::default()
         };
         // Not on the runtime's thread: a file system may take as long as it likes, and a running store goes
         // on while its SSD is replaced.
-        let (tenure, place, runtime) = (Arc::clone(&self.tenure), at.clone(), Handle::current());
+        let (ownership, place, runtime) = (Arc::clone(&self.ownership), at.clone(), Handle::current());
         let opening = move || {
             // Its reactor reaps the device's completions.
             let _in = runtime.enter();
             let opened = place.open_device(&options);
             if opened.as_ref().is_ok_and(|opened| opened.created) {
-                // If the opening is refused, or dropped meanwhile, its empty file goes again.
-                tenure.created_file(&place);
+                // If the open is refused, or dropped meanwhile, its empty file goes again.
+                ownership.created_file(&place);
             }
             opened
         };
         let opened = in_thread(opening).await.unwrap_or_else(|| {
-            let kind = DeviceErrorKind::Unusable("its opening panicked".into());
+            let kind = DeviceErrorKind::Unusable("its open panicked".into());
             let device = Arc::from(at.shown.display().to_string());
             Err(DeviceError { device, op: IoOp::Open, offset: 0, len: 0, kind }.into())
         })?;
@@ -293,7 +297,7 @@ impl Devices {
         if !opened.block_device {
             self.config.check_file_system(option, &at.shown, at.file_system());
         }
-        self.tenure.take(&opened.device, Some(&at)).await?;
+        self.ownership.take(&opened.device, Some(&at)).await?;
         self.in_use.lock().used.note(&at, option);
         Ok(opened.device)
     }
@@ -341,8 +345,8 @@ impl Devices {
             // A store in memory has no place for a file. Its ring ends with the process, as its manifest
             // does.
             let ring: SharedDevice = Arc::new(MemoryDevice::new("ring", 0));
-            self.tenure.take(&ring, None).await?;
-            return Ok(self.tenure.guard(ring));
+            self.ownership.take(&ring, None).await?;
+            return Ok(self.ownership.guard(ring));
         }
         self.open_place(&self.config.ring_place(), "ring", "ring_device", create).await
     }
@@ -358,7 +362,7 @@ impl Config {
         }
     }
 
-    /// The manifest that an unfinished first opening left, or else that of an existing store.
+    /// The manifest that an unfinished first open left, or else that of an existing store.
     async fn load(
         &self,
         manifests: &ManifestStore,
@@ -371,7 +375,7 @@ impl Config {
                     format!("the HDD has the store {}; name another, or blank its first MiB", manifest.store);
                 Err(OpenError::BadOption { option: "hdd", why })
             }
-            // A first opening that a crash cut short begins again under the same id, which its devices may
+            // A first open that a crash cut short begins again under the same id, which its devices may
             // bear already.
             unused if self.creates() => Ok((unused, None)),
             None => Err(self.no_manifest()),
@@ -400,7 +404,7 @@ impl Config {
         self.has_data("hdd.vol") || self.has_data(SPARE)
     }
 
-    /// Whether the directory has a file of that name with data: one of zero bytes is what a refused opening
+    /// Whether the directory has a file of that name with data: one of zero bytes is what a refused open
     /// may leave.
     pub(super) fn has_data(&self, name: &str) -> bool {
         self.held.as_ref().is_some_and(|held| held.size_of(name).is_ok_and(|bytes| bytes > 0))
@@ -426,11 +430,11 @@ impl Config {
 
     /// Locates the manifest and locks it against other openers. `None`: it is on the HDD, which has a lock of
     /// its own.
-    async fn manifest_store(&mut self, tenure: &Tenure) -> Result<Option<ManifestStore>, OpenError> {
+    async fn manifest_store(&mut self, ownership: &Ownership) -> Result<Option<ManifestStore>, OpenError> {
         if let Some(cell) = &self.memory {
             if let Some(hdd) = &self.hdd_device {
                 // There is no directory to lock. The HDD stands for the store: a second opener needs it, too.
-                tenure.take(hdd, None).await?;
+                ownership.take(hdd, None).await?;
             }
             return Ok(Some(ManifestStore::memory(Arc::clone(cell))));
         }
@@ -443,7 +447,7 @@ impl Config {
                 why: "a store needs a directory, or to have its manifest on the HDD or in memory".into(),
             });
         }
-        let held = self.held_directory(tenure)?;
+        let held = self.held_directory(ownership)?;
         // Before anything is written: the lock is a file.
         let found = held.identity_of(FILE);
         if self.options.manifest.is_on_hdd() {
@@ -456,7 +460,7 @@ impl Config {
         } else if !self.creates() && matches!(found, Ok(None)) {
             return Err(self.no_manifest());
         }
-        tenure.lock_directory(&held).await?;
+        ownership.lock_directory(&held).await?;
         self.check_file_system("directory", held.path(), held.file_system());
         self.warn_of_system();
         let in_directory = !self.options.manifest.is_on_hdd();
@@ -464,10 +468,10 @@ impl Config {
     }
 
     /// The store's directory, which is created if it does not exist.
-    fn held_directory(&mut self, tenure: &Tenure) -> Result<Arc<HeldDir>, OpenError> {
+    fn held_directory(&mut self, ownership: &Ownership) -> Result<Arc<HeldDir>, OpenError> {
         let path = self.options.directory.clone().unwrap_or_default();
         let failed = |e| OpenError::directory(&path, "cannot be created", e);
-        // A killed opening may have made the directory, and left its name volatile.
+        // A killed open may have made the directory, and left its name volatile.
         let is_complete = |held: &Arc<HeldDir>| matches!(held.identity_of(FILE), Ok(Some(_)));
         // With the manifest on the HDD, the directory has nothing that the machine before this one had.
         let create = self.creates() || self.options.manifest.is_on_hdd();
@@ -475,7 +479,7 @@ impl Config {
             return self.held.clone().ok_or_else(|| self.not_found());
         }
         // Durably, with its parents: the manifest is of no use in a directory that a crash takes away.
-        tenure.created_directories(create_durably(&RealDir::working(), &path).map_err(failed)?);
+        ownership.created_directories(create_durably(&RealDir::working(), &path).map_err(failed)?);
         if self.held.is_none() {
             self.held = Some(HeldDir::open(&path).map_err(failed)?);
         }
@@ -527,7 +531,7 @@ impl Config {
         manifests: &ManifestStore,
         hdd: &SharedDevice,
         meta: &ManifestState,
-        tenure: &Tenure,
+        ownership: &Ownership,
     ) -> Result<Option<Lease>, DeviceError> {
         let Some(device) = manifests.volume_device() else { return Ok(None) };
         let asked = self.options.manifest.on_hdd().and_then(|on_hdd| on_hdd.lease_ms);
@@ -541,7 +545,7 @@ impl Config {
         let Manifest { store, epoch, .. } = &meta.manifest;
         let claim = hdd.claim().unwrap_or_default();
         let owner = Owner { device: Arc::clone(device), claim, store: store.clone(), epoch: *epoch };
-        Lease::begin(owner, length, tenure.present()).await.map(Some)
+        Lease::begin(owner, length, ownership.present()).await.map(Some)
     }
 
     fn pool_params(&self, page_size: PageSize, layout: &Layout) -> Result<PoolParams, OpenError> {
@@ -569,7 +573,7 @@ fn known_costs(manifest: &Manifest) -> Option<Costs> {
 /// The manifest of a new store; `ring`: where on the HDD its ring is, and the ring's pages.
 fn first_manifest(unused: Option<Manifest>, page_size: PageSize, ring: Option<(u64, u32)>) -> Manifest {
     let mut manifest = match unused {
-        // An earlier opening that did not complete may have written this id to the devices. Its stamps are
+        // An earlier open that did not complete may have written this id to the devices. Its stamps are
         // older than those of the next epoch.
         Some(Manifest { store, epoch, generation, .. }) => {
             Manifest { epoch, generation, ..Manifest::new(store, page_size) }
@@ -585,7 +589,7 @@ fn first_manifest(unused: Option<Manifest>, page_size: PageSize, ring: Option<(u
 /// Completes the drops of spaces that an earlier process began.
 fn end_drops(volume: &Volume, meta: &mut ManifestState) -> Result<(), OpenError> {
     // Recovery has left no write to them in flight, and its checkpoint names none of their pages. The record
-    // may wait for the next save: until then, every opening comes to the same result.
+    // may wait for the next save: until then, every open comes to the same result.
     for space in volume.dropping() {
         let mut ended = Ok(());
         meta.change_in_memory(|manifest| ended = manifest.apply(&Change::EndDrop { space: space.0 }));

@@ -44,7 +44,7 @@ impl Spaces<'_> {
     ///
     /// # Errors
     /// The name is taken, or the manifest cannot be written. The space does not exist then, though the next
-    /// opening after a crash may find it, empty.
+    /// open after a crash may find it, empty.
     pub async fn create(self, name: &str) -> Result<SpaceId, Error> {
         self.add(None, name).await
     }
@@ -179,12 +179,12 @@ impl Shared {
     pub(crate) async fn sync(self: &Arc<Self>, only: Option<SpaceId>) -> Result<(), Error> {
         let _operation = self.ending.enter()?;
         // Read first: what the caller of a later `free_on_sync` wrote before need not be part of this flush.
-        let condemned = self.volume.last_condemnation();
+        let condemned = self.volume.last_pending();
         // A save that failed may have freed a page or dropped a space in the file alone: what is written
         // there now would be lost by a crash (I28).
         self.settle_manifest().await?;
         self.write_pages(condemned, only).await?;
-        self.free_condemned(condemned, only).await
+        self.free_pending(condemned, only).await
     }
 
     /// Makes the pages of all spaces, or of `only` one, durable; with `condemned` also the changes under
@@ -251,12 +251,12 @@ impl Shared {
         self.list_unlisted(&mut meta).await?;
         let epoch = meta.manifest.epoch;
         let marks = OpeningMarks { opened: epoch, closed: epoch, manifest: meta.durable_generation };
-        // Devices first: if a crash comes in between, they are ahead of the manifest by one, which an opening
+        // Devices first: if a crash comes in between, they are ahead of the manifest by one, which an open
         // accepts. A manifest ahead of its devices would look like older copies of them (I20).
         mark::<Superblock>(&self.tier.ssd_device(), marks).await?;
         mark::<HddSuperblock>(&self.hdd, marks).await?;
         let only = self.tier.ask(Slots::only_copies);
-        // Listed so that, if the SSD is missing at the next opening, the loss is known page by page.
+        // Listed so that, if the SSD is missing at the next open, the loss is known page by page.
         let exact = self.tier.ask(|slots| slots.are_only_copies(&only));
         // Every page has been written by now.
         let reused = self.volume.reused(u64::MAX);

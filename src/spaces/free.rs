@@ -76,7 +76,7 @@ impl Shared {
     /// Frees the pages that the `upto`-th call of `free_on_sync` or an earlier one named; of all spaces, or
     /// of `only` one. Call it once what these calls' callers had written before is durable: a crash after the
     /// record, with an older version of what refers to the page, would leave a reference to nothing (I28).
-    pub(crate) async fn free_condemned(
+    pub(crate) async fn free_pending(
         self: &Arc<Self>,
         upto: Option<u64>,
         only: Option<SpaceId>,
@@ -88,7 +88,7 @@ impl Shared {
         // may be the caller's, and a `sync` must not wait for them.
         task::spawn(&self.runtime, async move {
             let Ok(_operation) = shared.ending.enter() else { return };
-            let (freed, recorded) = shared.record_condemned(upto, only).await;
+            let (freed, recorded) = shared.record_pending(upto, only).await;
             // First those that nothing holds: once the caller knows, no read may find one of them.
             for (space, pages) in &freed {
                 pages.numbers().for_each(|no| shared.pool.try_discard(PageId::new(*space, no)));
@@ -106,11 +106,11 @@ impl Shared {
     }
 
     /// The same at the end of the store, when no operation is in progress.
-    pub(crate) async fn free_condemned_at_end(&self) -> Result<(), Error> {
-        let condemned = self.volume.last_condemnation();
+    pub(crate) async fn free_pending_at_end(&self) -> Result<(), Error> {
+        let condemned = self.volume.last_pending();
         let Some(upto) = condemned else { return Ok(()) };
         self.write_pages(condemned, None).await?;
-        let (freed, recorded) = self.record_condemned(upto, None).await;
+        let (freed, recorded) = self.record_pending(upto, None).await;
         for (space, pages) in freed {
             self.finish_free(space, &pages).await?;
         }
@@ -118,7 +118,7 @@ impl Shared {
     }
 
     /// Steps 1 and 2 of freeing condemned pages. Returns, also after a failure, those that must leave.
-    async fn record_condemned(
+    async fn record_pending(
         &self,
         upto: u64,
         only: Option<SpaceId>,
@@ -127,7 +127,7 @@ impl Shared {
         let mut recorded = meta.settle(&self.volume).await;
         // Looked up under the lock: another call may have freed some of them, and their numbers may be in use
         // again. What another `sync` freed is durable by now.
-        for (space, pages) in self.volume.condemned(upto, only) {
+        for (space, pages) in self.volume.pending_frees(upto, only) {
             let mut freed = PageRuns::default();
             if recorded.is_ok() {
                 recorded = self.begin_free(space, pages, &mut meta, &mut freed).await;

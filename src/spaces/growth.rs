@@ -35,7 +35,7 @@ impl Spaces<'_> {
     ///
     /// The room belongs to the space until `pages` is 0, which gives the reservation up: [`Spaces::shrink`]
     /// returns none of it before. It costs its bytes on the HDD, the time to write them there once, and time
-    /// after a crash: the opening reads the reserved room from its end down to the last page that was
+    /// after a crash: the open reads the reserved room from its end down to the last page that was
     /// written. [`Builder::page_gap_max`](crate::Builder::page_gap_max) does not limit it. A backup does not
     /// contain it.
     ///

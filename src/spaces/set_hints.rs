@@ -14,7 +14,7 @@ impl Spaces<'_> {
     /// blocks misses for a few milliseconds per 10,000 resident pages.
     ///
     /// Hints do not affect what is durable. They hold under every policy, for any size of the pool and any
-    /// SSD, until the space is dropped or the store is closed: an engine sets them after each opening. A
+    /// SSD, until the space is dropped or the store is closed: an engine sets them after each open. A
     /// recovery may find copies that had been removed from the SSD; they are then removed again.
     ///
     /// ```

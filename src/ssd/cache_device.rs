@@ -58,9 +58,9 @@ impl Devices {
         };
         // A new file stays only if it will be used.
         if made.is_ok() {
-            drop(self.tenure.keep_created())
+            drop(self.ownership.keep_created())
         } else {
-            self.tenure.remove_created()
+            self.ownership.remove_created()
         }
         made
     }
@@ -119,7 +119,7 @@ impl Devices {
         self.config.layout_of(bytes, page_size, self.hdd_ring.get().map(HddRing::pages))
     }
 
-    /// Whether the ring of a store without an SSD is still there at the next opening.
+    /// Whether the ring of a store without an SSD is still there at the next open.
     pub(crate) fn keeps_its_ring(&self) -> bool {
         let Config { options, ring_device, .. } = &*self.config;
         options.directory.is_some() || ring_device.is_some() || self.hdd_ring.get().is_some()

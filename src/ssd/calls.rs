@@ -32,8 +32,8 @@ impl Ssd<'_> {
     ///
     /// # Errors
     /// [`Error::SsdOnlyCopies`] when not everything could be drained; [`Error::ReadOnly`] for a change from
-    /// or to [`SsdMode::Off`] on a read-only opening; or a device failed: the mode then stays as it was.
-    /// [`Error::Manifest`] when the exchange could not be recorded: a later opening may or may not find it in
+    /// or to [`SsdMode::Off`] on a read-only open; or a device failed: the mode then stays as it was.
+    /// [`Error::Manifest`] when the exchange could not be recorded: a later open may or may not find it in
     /// effect, so the store refuses writes until it is opened again.
     pub async fn set_mode(self, mode: SsdMode) -> Result<(), Error> {
         let shared = &self.0.shared;
@@ -87,7 +87,7 @@ impl Ssd<'_> {
     /// journal and the map. A budget that does not cover these stays overdrawn;
     /// [`TierStats::write_budget`](crate::stats::TierStats) reports the rate and the factor.
     ///
-    /// Less than 1 MiB per day counts as 1 MiB. An opening has no budget: call this after each.
+    /// Less than 1 MiB per day counts as 1 MiB. An open has no budget: call this after each.
     pub fn set_write_budget(self, bytes_per_day: Option<u64>) {
         let shared = &self.0.shared;
         shared.tier.set_write_budget(bytes_per_day, shared.costs());
@@ -124,8 +124,8 @@ impl Ssd<'_> {
     /// # Errors
     /// [`Error::SsdOnlyCopies`] when not everything could be drained; [`Error::Attach`] when the new SSD is
     /// too small, holds other data, or is in use, by this store or another; [`Error::ReadOnly`] on a
-    /// read-only opening; or when a device failed. The current SSD stays in use. [`Error::Manifest`] when the
-    /// exchange could not be recorded: a later opening may find either SSD in use, so the store refuses
+    /// read-only open; or when a device failed. The current SSD stays in use. [`Error::Manifest`] when the
+    /// exchange could not be recorded: a later open may find either SSD in use, so the store refuses
     /// writes until then.
     pub async fn replace(self, place: impl Into<Place>, bytes: u64) -> Result<(), Error> {
         let place = match place.into() {
@@ -173,7 +173,7 @@ impl Ssd<'_> {
     /// read as before the failed flush ([`ReadmitReport::reverted`]), never as older than the last
     /// successful [`PageStore::sync`](crate::PageStore::sync). Under a log gate no page reads as older than
     /// what was committed: then the call fails with
-    /// [`ReadmitError::LogNeeded`](crate::errors::ReadmitError::LogNeeded), and an opening redoes those
+    /// [`ReadmitError::LogNeeded`](crate::errors::ReadmitError::LogNeeded), and an open redoes those
     /// pages. The store works meanwhile as far as the failure allows, and accepts all writes again on
     /// success. An SSD that has not failed is left as it is.
     ///
@@ -186,7 +186,7 @@ impl Ssd<'_> {
     /// # Errors
     /// [`Error::Readmit`], [`Error::Attach`], [`Error::Refusing`]; those of
     /// [`PageStore::resize_pool`](crate::PageStore::resize_pool); [`Error::Closed`] when the store is shut
-    /// down meanwhile; [`Error::ReadOnly`] on a read-only opening. The SSD stays as it was.
+    /// down meanwhile; [`Error::ReadOnly`] on a read-only open. The SSD stays as it was.
     pub async fn readmit(self) -> Result<ReadmitReport, Error> {
         self.0.shared.refuse_read_only()?;
         self.0.shared.alone(|shared| async move { shared.readmit().await }).await
@@ -206,7 +206,7 @@ impl Ssd<'_> {
     ///
     /// # Errors
     /// [`Error::SsdOnlyCopies`] under a log gate; the HDD, the ring's file or the manifest failed, or the
-    /// store refuses writes because of the HDD; [`Error::ReadOnly`] on a read-only opening.
+    /// store refuses writes because of the HDD; [`Error::ReadOnly`] on a read-only open.
     pub async fn abandon(self) -> Result<SsdLoss, Error> {
         self.0.shared.refuse_read_only()?;
         self.0.shared.alone(|shared| async move { shared.abandon().await }).await
@@ -223,7 +223,7 @@ impl Ssd<'_> {
     /// Clears [`Ssd::loss`]: the embedder has dealt with it. Durable when it returns. Cancel-safe.
     ///
     /// # Errors
-    /// The manifest cannot be written, and the list is kept; [`Error::ReadOnly`] on a read-only opening.
+    /// The manifest cannot be written, and the list is kept; [`Error::ReadOnly`] on a read-only open.
     pub async fn acknowledge_loss(self) -> Result<(), Error> {
         let shared = &self.0.shared;
         let _operation = shared.ending.enter()?;

@@ -169,7 +169,7 @@ impl Shared {
         let change = self.ending.or_shutdown(self.ssd_change.lock_owned()).await;
         let change = change.ok_or(Error::Closed)?;
         // The shutdown may have ended while this call waited: its step would write to devices that are
-        // another opening's.
+        // another open's.
         drop(self.ending.enter()?);
         let step = |shared| async move {
             let done = step(shared).await;
@@ -259,7 +259,7 @@ impl Shared {
         // in use (I29).
         let is_saved = |page, lsn| self.pool.is_unwritten(page) || self.pool.try_rewrite(page, lsn);
         // The home of a page that memory lacks is older than what an engine with a log committed. Its next
-        // change would hide from redo what is missing: only an opening gives such a page up.
+        // change would hide from redo what is missing: only an open gives such a page up.
         let accepts = |page, lsn| !self.gate.has_log() || is_saved(page, lsn);
         let accepts_loss = lost.is_some().then_some(&accepts as &(dyn Fn(PageId, Lsn) -> bool + Sync));
         let commit = |only: Vec<(PageId, Lsn)>| {
@@ -462,7 +462,7 @@ impl Drop for Reported<'_> {
 /// The store's part of a readmission.
 struct Readmitting<'a> {
     shared: &'a Shared,
-    /// Of the store, the SSD and the opening.
+    /// Of the store, the SSD and the open.
     ids: ([u8; 16], [u8; 16], u32),
     /// Whether every lost page was on the SSD alone for certain.
     exact: AtomicBool,
@@ -476,7 +476,7 @@ struct Readmitting<'a> {
 
 impl Readmitter for Readmitting<'_> {
     fn is_ours(&self, found: &Superblock) -> bool {
-        // The opening counts too: an older copy of the same SSD has the right ids, and old contents (I20).
+        // The open counts too: an older copy of the same SSD has the right ids, and old contents (I20).
         (found.store, found.ssd, found.marks.opened) == self.ids
     }
 

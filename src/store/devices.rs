@@ -3,9 +3,9 @@
 use crate::config::choices::Place;
 use crate::config::frozen::Config;
 use crate::error::OpenError;
+use crate::ownership::held_dir::At;
+use crate::ownership::lock::Ownership;
 use crate::store::hdd_ring::HddRing;
-use crate::tenure::held_dir::At;
-use crate::tenure::lock::Tenure;
 use pagetier_devio::files::Identity;
 use pagetier_policy::{PoolPolicy, SsdPolicy};
 use pagetier_ssdcache::Layout;
@@ -50,18 +50,18 @@ pub(crate) struct InUse {
     pub(crate) pool_bytes: u64,
 }
 
-/// The devices of a store from its opening on: opens them for its tenure, and knows which are in use.
+/// The devices of a store from its open on: opens them for its ownership, and knows which are in use.
 #[derive(Debug)]
 pub(crate) struct Devices {
     pub(crate) config: Arc<Config>,
-    pub(crate) tenure: Arc<Tenure>,
+    pub(crate) ownership: Arc<Ownership>,
     pub(crate) in_use: Mutex<InUse>,
     /// The ring, if it is on the HDD. Set once the manifest is known.
     pub(crate) hdd_ring: OnceLock<HddRing>,
 }
 
 impl Devices {
-    pub(crate) fn new(config: Arc<Config>, tenure: Arc<Tenure>) -> Self {
+    pub(crate) fn new(config: Arc<Config>, ownership: Arc<Ownership>) -> Self {
         let in_use = InUse {
             used: Used::default(),
             served: BTreeMap::new(),
@@ -70,7 +70,7 @@ impl Devices {
             ssd: (config.ssd_place(), None),
             pool_bytes: config.options.pool_bytes,
         };
-        Self { config, tenure, in_use: Mutex::new(in_use), hdd_ring: OnceLock::new() }
+        Self { config, ownership, in_use: Mutex::new(in_use), hdd_ring: OnceLock::new() }
     }
 
     /// Performs an exchange of the cache device, whose options then use what it has opened. If it fails, they

@@ -1,7 +1,7 @@
 //! Room for growth: how much the store has, and an alarm when it is low.
 
 use super::shared::Shared;
-use crate::tenure::held_dir::At;
+use crate::ownership::held_dir::At;
 use rustix::fs::{FileType, StatFs};
 use serde::{Deserialize, Serialize};
 use std::io;

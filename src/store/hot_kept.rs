@@ -9,7 +9,7 @@
 //! - A crash, or a close, while the store still warms up. A list of what is warm by then would forget the
 //!   rest, so the list stays as it is until the warming has ended.
 //! - The SSD fails, and is replaced while the store is open: the list stays as it is until an SSD is active
-//!   again and was warmed up from it. (An opening without an SSD lists what is in memory.)
+//!   again and was warmed up from it. (An open without an SSD lists what is in memory.)
 //! - The pages of the list cannot be written, because the disk is full or their place on it is bad. They are
 //!   discarded: while they are dirty, each `sync` would fail with them. So are those of a round that a close
 //!   or another call cuts short: no later round would find them.
@@ -340,7 +340,7 @@ impl Shared {
     /// Writes the pages of the list that differ from the one before.
     async fn write_list(self: &Arc<Self>, hot: &Hot, list: &List, when: When) -> Result<(), Error> {
         let mut dirty = 0;
-        // Also what a longer list left behind it, which may be torn in the first opening after a loss.
+        // Also what a longer list left behind it, which may be torn in the first open after a loss.
         let end = self.volume.pages(list.space).ok_or(Error::NoSuchSpace { space: list.space })?;
         let parts = hot.parts(entries_in(self.page_size().payload_bytes()));
         let parts = parts.map(Some).chain(std::iter::repeat(None)).zip(0..u32::MAX);
@@ -378,7 +378,7 @@ impl Shared {
                 }
                 Claimed::NoRoom if when == When::InUse => {}
                 // Its engine has freed the page, or the close has no more room for the list.
-                Claimed::NoRoom | Claimed::Leaving | Claimed::Condemned => return Ok(false),
+                Claimed::NoRoom | Claimed::Leaving | Claimed::PendingFree => return Ok(false),
             }
             drop(operation);
             self.grow_space(page.space, page.no).await?;

@@ -67,9 +67,9 @@ impl HotSet<'_> {
     /// Keeps the hot set on the HDD from now on, until the store is closed: lists the pages in memory and
     /// those with copies on the SSD every `every` (at least 10 ms; some minutes suffice) and once more at a
     /// clean close, so that a store that lost its SSD, say with its machine, does not begin cold. Call it at
-    /// every opening, of an engine with a log after redo. Of several calls the last one holds.
+    /// every open, of an engine with a log after redo. Of several calls the last one holds.
     ///
-    /// First it warms the store up, in the background, from the list of an earlier opening: reads the
+    /// First it warms the store up, in the background, from the list of an earlier open: reads the
     /// hottest pages into memory, seven eighths of it, then the others as long as the SSD has free slots,
     /// which they fill. It reads as read-ahead does, so that requests come first, and displaces no page in
     /// use. [`Stats::hot_set`](crate::stats::Stats::hot_set) and the log report it. Until it has ended, the
@@ -87,7 +87,7 @@ impl HotSet<'_> {
     /// it that has begun.
     ///
     /// When the SSD fails, the list stays until one is active again, and the store warms that one up from it.
-    /// An opening without an SSD lists the pages in memory. An engine that no longer calls this should drop
+    /// An open without an SSD lists the pages in memory. An engine that no longer calls this should drop
     /// the space: nothing else repairs a page of it that a crash has torn, and backups fail with such a page.
     ///
     /// ```
@@ -107,7 +107,7 @@ impl HotSet<'_> {
     ///
     /// # Errors
     /// [`Error::SpaceExists`]: a space of that name has other contents. [`Error::Manifest`]: the space cannot
-    /// be recorded. [`Error::ReadOnly`] on a read-only opening.
+    /// be recorded. [`Error::ReadOnly`] on a read-only open.
     pub async fn keep(self, every: Duration) -> Result<(), Error> {
         self.0.begin_keeping(every).await
     }

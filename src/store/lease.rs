@@ -1,6 +1,6 @@
 //! Makes sure, again and again, that the store still owns its volume, which another machine may take over.
 //!
-//! The HDD's superblock names the last opening of the store: its epoch. An opening records its own there
+//! The HDD's superblock names the last open of the store: its epoch. An open records its own there
 //! before it serves or writes a page ([`commit`](crate::open)). So an owner that reads a later one has
 //! lost the volume, and one that reads its own had not when it asked: it serves pages for the length of the
 //! lease from then on, and asks again after a third of it. Without an answer in time the claim lapses: the
@@ -10,7 +10,7 @@
 //! with another machine's.
 
 use crate::manifest::superblock::{HddSuperblock, SUPERBLOCK_BYTES};
-use crate::tenure::lock::Present;
+use crate::ownership::lock::Present;
 use pagetier_devio::{Claim, DeviceError, IoBuf, IoBufs, IoClass, SharedDevice, task};
 use pagetier_ssdcache::{Found, Label};
 use std::pin::pin;
@@ -68,7 +68,7 @@ impl Lease {
 }
 
 impl Owner {
-    /// Whether the volume is still that of this opening; `None`: that cannot be told.
+    /// Whether the volume is still that of this open; `None`: that cannot be told.
     async fn look(&self) -> Result<Option<bool>, DeviceError> {
         let (mut is_ours, mut failed) = (None, None);
         for nth in 0..2 {

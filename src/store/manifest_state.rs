@@ -5,7 +5,7 @@ use crate::manifest::changes::{Change, Slack};
 use crate::manifest::contents::Manifest;
 use crate::manifest::file::NotOurs;
 use crate::manifest::kept::{Hold, ManifestStore};
-use crate::tenure::lock::Tenure;
+use crate::ownership::lock::Ownership;
 use crate::volume::table::Volume;
 use pagetier_devio::task::Boxed;
 use std::io;
@@ -22,7 +22,7 @@ pub(crate) struct ManifestState {
     /// The contents last saved, with the generation last attempted.
     pub(crate) manifest: Manifest,
     /// Ends when the store is dropped: no save begins after that.
-    pub(crate) tenure: Arc<Tenure>,
+    pub(crate) ownership: Arc<Ownership>,
     /// The last generation known to be durable.
     pub(crate) durable_generation: u64,
     /// The number of bytes the HDD is known to have after a crash. Its current size may be larger: a growth
@@ -36,11 +36,11 @@ pub(crate) struct ManifestState {
 }
 
 impl ManifestState {
-    pub(crate) fn new(manifests: Arc<ManifestStore>, manifest: Manifest, tenure: Arc<Tenure>) -> Self {
+    pub(crate) fn new(manifests: Arc<ManifestStore>, manifest: Manifest, ownership: Arc<Ownership>) -> Self {
         let durable_generation = manifest.generation;
         let doubtful = Arc::default();
         let (differs, hdd_bytes_durable) = (true, 0);
-        Self { manifests, manifest, tenure, durable_generation, hdd_bytes_durable, doubtful, differs }
+        Self { manifests, manifest, ownership, durable_generation, hdd_bytes_durable, doubtful, differs }
     }
 
     /// Appends `change` to the file, or replaces the file if the change cannot be appended. The caller then
@@ -51,7 +51,7 @@ impl ManifestState {
         // would apply to the wrong contents (I41).
         let appended = !self.differs && self.append_record(change).await?;
         if appended {
-            // The next opening applies the same record to the same manifest.
+            // The next open applies the same record to the same manifest.
             return self.manifest.apply(change).map_err(|why| failed(io::Error::other(why)));
         }
         // No room in the tail, or the file is in doubt: write everything anew, the change included.
@@ -104,7 +104,7 @@ impl ManifestState {
         self.differs = true;
         // A dropped store may have a successor that has already read the manifest: no save may begin any
         // more. One that has begun takes the locks along (I18, I41).
-        let begun = self.tenure.begin(|hold| begin(&self.manifests, hold));
+        let begun = self.ownership.begin(|hold| begin(&self.manifests, hold));
         let save = begun.ok_or_else(|| failed(io::Error::other("the store was closed or dropped")))?;
         let unfinished = Unfinished { doubtful: &self.doubtful };
         let saved = save.await;
@@ -143,7 +143,7 @@ impl ManifestState {
         edited.await
     }
 
-    /// Like [`ManifestState::change`], but without a volume, which does not exist early in an opening.
+    /// Like [`ManifestState::change`], but without a volume, which does not exist early in an open.
     pub(crate) async fn replace(&mut self, edit: impl FnOnce(&mut Manifest)) -> Result<(), Error> {
         self.replace_with(Slack::Use, edit).await
     }

@@ -23,6 +23,6 @@ pub(crate) mod parts;
 pub(crate) mod shared;
 mod shutdown;
 pub(crate) mod stats;
-pub(crate) mod unproved;
+pub(crate) mod unverified;
 pub(crate) mod waiting_frees;
 pub(crate) mod whole;

@@ -2,8 +2,8 @@
 //! and `observe::calls`.
 
 use super::shared::Shared;
-use crate::tenure::gate::ReleaseGate;
-use crate::tenure::lock::Leave;
+use crate::ownership::gate::ReleaseGate;
+use crate::ownership::lock::Leave;
 use pagetier_bufpool::Pool;
 use pagetier_ghost::Stream;
 use pagetier_ssdcache::SsdTier;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 ///
 /// Dropping it without [`PageStore::close`] is equivalent to a crash: nothing that [`PageStore::sync`]
 /// promised is lost. Its directory and devices stay locked until its last operation has ended, for which the
-/// runtime that it was opened on must run or shut down; an opening waits for that for at most 30 s.
+/// runtime that it was opened on must run or shut down; an open waits for that for at most 30 s.
 ///
 /// A process that is forked while the store is open has no part in it: calls there fail with
 /// [`Error::Forked`](crate::Error::Forked), and dropping the copy changes nothing. A program that becomes a
@@ -93,7 +93,7 @@ impl Drop for PageStore {
             return;
         }
         // In this order: what waits for a confirmation ends with the lease, and must find the fence closed.
-        drop(self.leave.tenure().leave());
+        drop(self.leave.ownership().leave());
         drop(self.shared.lease.lock().take());
     }
 }

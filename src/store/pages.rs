@@ -149,7 +149,7 @@ impl PageStore {
     }
 
     /// Latches several pages in shared mode; returns their guards in the order of `pages`. Faster than one
-    /// [`PageStore::get`] after the other: the processor looks for them at the same time, and pages that are
+    /// [`PageStore::get`] after the other: the CPU looks for them at the same time, and pages that are
     /// not in memory are read at the same time. A page may be named several times. Cancel-safe.
     ///
     /// If one of them is missing or busy, the call holds no latch while it reads, and then latches the pages
@@ -294,7 +294,7 @@ impl PageStore {
                 // and creates a page in one go.
                 Claimed::Leaving => self.shared.left(page.space, PageRuns::from_iter([page.no])).await?,
                 // Freed at once, so that its number can begin a new life, for which the same holds.
-                Claimed::Condemned => drop(self.shared.free_pages(page.into()).await?),
+                Claimed::PendingFree => drop(self.shared.free_pages(page.into()).await?),
             }
         }
     }

@@ -11,8 +11,8 @@ use crate::error::Error;
 use crate::manifest::changes::Change;
 use crate::manifest::changes::LogRecord;
 use crate::manifest::only_copies::OnlyCopies;
-use crate::tenure::ending::Ending;
-use crate::tenure::gate::Gate;
+use crate::ownership::ending::Ending;
+use crate::ownership::gate::Gate;
 use crate::volume::loss::SsdLoss;
 use crate::volume::space_hints::AllHints;
 use crate::volume::table::Volume;
@@ -61,7 +61,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Refuses calls that a read-only opening cannot keep its word about.
+    /// Refuses calls that a read-only open cannot keep its word about.
     pub(crate) fn refuse_read_only(&self) -> Result<(), Error> {
         if self.config.read_only { Err(Error::ReadOnly) } else { Ok(()) }
     }
@@ -135,7 +135,7 @@ impl Shared {
             frees: WaitingFrees::default(),
             config: Arc::clone(&devices.config),
             devices,
-            // The opening's runtime: tasks of the store must not end with one that a caller happens to use
+            // The open's runtime: tasks of the store must not end with one that a caller happens to use
             // later.
             runtime: tokio::runtime::Handle::current(),
             costs: parking_lot::Mutex::new(costs),

@@ -1,4 +1,4 @@
-//! The calls for the store as a whole: its opening and its end, durability, its parts, its sizes, and views.
+//! The calls for the store as a whole: its open and its end, durability, its parts, its sizes, and views.
 
 use super::page_store::PageStore;
 use super::parts::{Estimates, HotSet, Policies, Spaces, Ssd, Trace};
@@ -150,7 +150,7 @@ impl PageStore {
     /// ```
     ///
     /// # Errors
-    /// As [`PageStore::sync`]: remove no log then. [`Error::ReadOnly`] on a read-only opening.
+    /// As [`PageStore::sync`]: remove no log then. [`Error::ReadOnly`] on a read-only open.
     pub async fn redo_from(&self, log_end: Lsn, loss: Loss) -> Result<Lsn, Error> {
         self.shared.refuse_read_only()?;
         self.shared.ending.here()?;
@@ -170,7 +170,7 @@ impl PageStore {
 
     /// Records what the pages need of the embedder's log, durably: its identity, the ownership of its next
     /// records ([`LogNeeds`](crate::log::LogNeeds)), a position up to which the log is durable, and the
-    /// one from which redo needs it. The next opening asks [`LogGate::check`](crate::LogGate::check) whether
+    /// one from which redo needs it. The next open asks [`LogGate::check`](crate::LogGate::check) whether
     /// it has that log. Within an ownership, positions only grow: smaller ones change nothing. For a log
     /// crate; costs a small write of the manifest and a flush. Cancel-safe.
     ///
@@ -205,7 +205,7 @@ impl PageStore {
     // ---- the end ----
 
     /// Closes the store cleanly: writes everything, makes it durable, and checkpoints the SSD's map exactly,
-    /// so that the next opening is warm and reads little. Dropping the future half-way is equivalent to a
+    /// so that the next open is warm and reads little. Dropping the future half-way is equivalent to a
     /// crash, and safe. [`PageStore::shutdown`] does the same for a store that is shared. When it returns,
     /// every descriptor of the store is closed, so that its file systems can be unmounted.
     ///
@@ -219,7 +219,7 @@ impl PageStore {
         let ended = if self.shared.ending.refuse() {
             self.shutdown().await
         } else {
-            end(Arc::clone(&self.shared), self.leave.tenure()).await
+            end(Arc::clone(&self.shared), self.leave.ownership()).await
         };
         drop(self);
         // The store's tasks close its last descriptors, once their runtime has run them.
@@ -256,9 +256,9 @@ impl PageStore {
     pub async fn shutdown(&self) -> Result<(), Error> {
         self.shared.ending.here()?;
         let mut outcome = self.shared.ending.begin(|done| {
-            let (tenure, shared) = (self.leave.tenure(), Arc::clone(&self.shared));
+            let (ownership, shared) = (self.leave.ownership(), Arc::clone(&self.shared));
             task::spawn(&self.shared.runtime, async move {
-                let ended = end(shared, tenure).await;
+                let ended = end(shared, ownership).await;
                 let _ = done.send(Some(ended));
             });
         });
@@ -285,7 +285,7 @@ impl PageStore {
     /// # }
     /// ```
     pub fn wait_closed(&self) -> impl Future<Output = ()> + Send + Sync + 'static + use<> {
-        self.leave.tenure().left()
+        self.leave.ownership().left()
     }
 
     // ---- parts ----
@@ -336,7 +336,7 @@ impl PageStore {
 
     /// Changes the store's memory budget to `bytes`, and with it the number of frames, while the store is in
     /// use. Returns the number of frames. [`Builder::pool_bytes`](crate::Builder::pool_bytes) says what the
-    /// budget covers. The store's next opening uses the builder's budget.
+    /// budget covers. The store's next open uses the builder's budget.
     ///
     /// Hits continue undisturbed, and guards stay valid. The policy keeps its statistics and scales its
     /// shares of the pool. A growing pool needs the memory at once, and can have at most the machine's. A

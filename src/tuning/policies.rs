@@ -45,7 +45,7 @@ impl Policies<'_> {
     /// Replaces the pool's policy while the store is in use; `policy` is a value such as [`PoolPolicy::Lru`]
     /// or a name. The pages in memory stay there and keep their order of eviction; the previous policy's
     /// statistics are lost. Takes some milliseconds per ten thousand pages, during which misses wait. The
-    /// store's next opening uses the builder's policy.
+    /// store's next open uses the builder's policy.
     ///
     /// ```
     /// # use pagetier::*;
@@ -91,7 +91,7 @@ impl Policies<'_> {
     /// before had. For a longer outqueue the pool gives up frames, which waits for guards: hold none.
     ///
     /// Flushes the HDD and writes a map checkpoint; meanwhile reads continue and writes wait. On a store
-    /// whose SSD is off, the policy applies once an SSD is in use. The store's next opening uses the
+    /// whose SSD is off, the policy applies once an SSD is in use. The store's next open uses the
     /// builder's policy. Cancel-safe: a switch that has begun completes.
     ///
     /// ```

@@ -18,7 +18,7 @@ pub(crate) struct SpaceEntry {
     /// The pages that do not exist.
     pub(crate) free: PageRuns,
     /// Pages that exist until a `sync` frees them, each with the number of the call that said so.
-    pub(crate) condemned: FxHashMap<u32, u64>,
+    pub(crate) pending_frees: FxHashMap<u32, u64>,
     /// Those of `free` whose numbers cannot be reused yet: copies of them may be in memory or in flight.
     pub(crate) leaving: PageRuns,
     /// Those of `leaving` for which no call waits any more: the call that freed them was cut short.
@@ -39,7 +39,7 @@ impl SpaceEntry {
             pages: 0,
             placement: Placement::default(),
             free: PageRuns::default(),
-            condemned: FxHashMap::default(),
+            pending_frees: FxHashMap::default(),
             leaving: PageRuns::default(),
             stranded: PageRuns::default(),
             usable: PageRuns::default(),

@@ -64,8 +64,8 @@ pub(crate) struct Volume {
     /// The number of pages in [`SpaceEntry::reused`], for all spaces.
     reused: AtomicUsize,
     first_writes: AtomicU64,
-    /// The number of pages in [`SpaceEntry::condemned`], for all spaces.
-    condemned: AtomicUsize,
+    /// The number of pages in [`SpaceEntry::pending_frees`], for all spaces.
+    pending_frees: AtomicUsize,
     condemnations: AtomicU64,
     /// The lists of the backups in progress: see [`Volume::watch_freed`].
     freed: Mutex<Vec<Weak<Freed>>>,
@@ -93,7 +93,7 @@ pub(crate) enum Claimed<'a> {
     /// The page was freed and is still leaving memory.
     Leaving,
     /// A `sync` is to free it.
-    Condemned,
+    PendingFree,
 }
 
 impl Volume {
@@ -135,7 +135,7 @@ impl Volume {
             extents_at: HEAD_BYTES,
             reused: AtomicUsize::new(0),
             first_writes: AtomicU64::new(0),
-            condemned: AtomicUsize::new(0),
+            pending_frees: AtomicUsize::new(0),
             condemnations: AtomicU64::new(0),
             freed: Mutex::default(),
             left: Notify::new(),
@@ -227,7 +227,7 @@ impl Volume {
         let Some((_, s)) = self.spaces.remove(&id) else { return };
         // Their records would never be settled, and every later `sync` would look for them.
         self.reused.fetch_sub(s.reused.len(), Ordering::Relaxed);
-        self.condemned.fetch_sub(s.condemned.len(), Ordering::Relaxed);
+        self.pending_frees.fetch_sub(s.pending_frees.len(), Ordering::Relaxed);
         let placed = s.placement.runs().iter().copied().filter(|(first, _)| *first != HOLE);
         let _ = self.put_back(&placed.collect::<Vec<_>>());
     }
@@ -259,8 +259,8 @@ impl Volume {
             return Some(Claimed::Leaving);
         }
         // Its new life must not begin with the contents of this one, nor end with the next `sync`.
-        if s.condemned.contains_key(&page.no) {
-            return Some(Claimed::Condemned);
+        if s.pending_frees.contains_key(&page.no) {
+            return Some(Claimed::PendingFree);
         }
         if s.placement.extent(u64::from(page.no / EXTENT_PAGES)).is_none() {
             return Some(Claimed::NoRoom);
@@ -275,7 +275,7 @@ impl Volume {
 
     /// Whether the page exists, and no `sync` is to free it.
     pub(crate) fn exists(&self, page: PageId) -> bool {
-        self.live(page.space).is_some_and(|s| s.has(page.no) && !s.condemned.contains_key(&page.no))
+        self.live(page.space).is_some_and(|s| s.has(page.no) && !s.pending_frees.contains_key(&page.no))
     }
 
     /// Whether the page has a place on the HDD, even if it does not exist.

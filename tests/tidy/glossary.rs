@@ -37,7 +37,7 @@ const NAMED: [(&str, &str); 13] = [
     ("crates/ssdcache/src/protocol/checkpoint.rs", "Checkpoint"),
     ("crates/ssdcache/src/protocol/slots/slot.rs", "Slot"),
     ("src/manifest/contents.rs", "Manifest"),
-    ("src/tenure/gate.rs", "Gate"),
+    ("src/ownership/gate.rs", "Gate"),
 ];
 
 /// The types that the glossary names exist, and no other type takes one of its words, which would mean two

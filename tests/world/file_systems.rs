@@ -256,7 +256,7 @@ async fn on_a_full_disk_an_opening_waits_for_a_dropped_store_whose_operations_ar
 }
 
 /// Files that btrfs copies on write, because the store did not create them: a full disk stops writes with an
-/// error that says so, and they resume once there is room and the SSD is taken back, or after an opening.
+/// error that says so, and they resume once there is room and the SSD is taken back, or after an open.
 /// What was synced stays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_files_that_are_copied_on_write_writes_resume_once_there_is_room() {

@@ -366,7 +366,7 @@ async fn long_values_put_at_once_do_not_exhaust_the_pool() {
     assert_eq!(assert_sound(&tree).await.overflow, u64::from(LEAVES) * 50);
 }
 
-/// The bound follows the pool's present size. By the size at the opening, all these changes would proceed at
+/// The bound follows the pool's present size. By the size at the open, all these changes would proceed at
 /// once and pin more leaves than there are frames.
 #[tokio::test]
 async fn long_values_put_at_once_do_not_exhaust_a_pool_that_was_shrunk() {

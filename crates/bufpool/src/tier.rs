@@ -226,11 +226,11 @@ pub trait LogGate: Send + Sync + 'static {
     /// The log is not durable up to `lsn`. The store keeps the pages and calls again.
     fn make_durable(&self, lsn: Lsn) -> GateFuture<'_>;
 
-    /// Checks that this is the log that the store needs. Called once by each opening, before it changes
+    /// Checks that this is the log that the store needs. Called once by each open, before it changes
     /// anything. It may block while it reads a log that an SSD's loss calls for. Default: any log is.
     ///
     /// # Errors
-    /// It is not, and the opening is refused with this error.
+    /// It is not, and the open is refused with this error.
     fn check(&self, needs: &LogNeeds) -> Result<(), GateError> {
         let _ = needs;
         Ok(())

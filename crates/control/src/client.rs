@@ -52,7 +52,7 @@ impl Client {
     pub async fn connect(dir: impl AsRef<Path>) -> Result<Option<Self>, AskError> {
         use io::ErrorKind::{ConnectionRefused, NotFound};
         let gone = |error: &io::Error| matches!(error.kind(), NotFound | ConnectionRefused);
-        // A directory that cannot be used is named by the store's opening, which knows what to do about it.
+        // A directory that cannot be used is named by the store's open, which knows what to do about it.
         let Ok(place) = Place::open(dir.as_ref()) else { return Ok(None) };
         let stream = match place.connect().await {
             Err(error) if gone(&error) => return Ok(None),

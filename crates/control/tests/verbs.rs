@@ -175,7 +175,7 @@ async fn while_the_ssd_fails(verb: Request) -> u32 {
     failed
 }
 
-/// The opening of a FIFO waits for another process: it is refused, and the store, which has one thread, goes
+/// The open of a FIFO waits for another process: it is refused, and the store, which has one thread, goes
 /// on.
 #[tokio::test]
 async fn a_fifo_is_refused_as_an_ssd_and_stops_nothing() {

@@ -512,7 +512,7 @@ mod tests {
         let base = RealDir::working();
         let dir = temporary.path().join("a/b/c");
         let made = ["a", "a/b", "a/b/c"].map(|name| temporary.path().join(name));
-        assert_eq!(create_durably(&base, &dir).unwrap(), made, "a refused opening removes these");
+        assert_eq!(create_durably(&base, &dir).unwrap(), made, "a refused open removes these");
         assert!(dir.is_dir());
         assert!(create_durably(&base, &dir).unwrap().is_empty());
         create_durably(&base, Path::new("/")).unwrap();

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// [`Kv::sync`] confirmed is lost.
 #[derive(Debug)]
 pub struct Kv {
-    /// Dropped first: the next opening may listen there.
+    /// Dropped first: the next open may listen there.
     pub(crate) control: Option<Control>,
     pub(crate) tree: Tree,
     pub(crate) logged: LoggedStore,
@@ -111,7 +111,7 @@ impl Kv {
         self.logged.wal()
     }
 
-    /// What the opening did to recover.
+    /// What the open did to recover.
     #[must_use]
     pub fn recovered(&self) -> &Recovered {
         self.logged.recovered()
@@ -129,7 +129,7 @@ impl Kv {
         self.tree.value_bytes_max()
     }
 
-    /// Writes everything, so that the next opening has warm caches and nothing to redo.
+    /// Writes everything, so that the next open has warm caches and nothing to redo.
     ///
     /// # Errors
     /// The first failure. The store is closed even then, as by a crash.

@@ -7,7 +7,7 @@
 //! | question | file |
 //! | --- | --- |
 //! | Where is the tree, and when is it sound? | the crate `pagetier-btree`, shared with `tpcc_lite` |
-//! | What does an opening do besides recovery? | `open.rs` |
+//! | What does an open do besides recovery? | `open.rs` |
 //! | How is a running store copied? | `backup.rs` |
 //! | Where are log, recovery and checkpoints? | the crate `pagetier-wal`, shared with `tpcc_lite` |
 //!

@@ -85,7 +85,7 @@ impl Kv {
             match pagetier_control::listen(kv.logged.store(), &pages).await {
                 Ok(control) => kv.control = Some(control),
                 Err(error) => {
-                    // What it recovered stays so; the next opening finds a store that was closed.
+                    // What it recovered stays so; the next open finds a store that was closed.
                     kv.close().await?;
                     return Err(error.into());
                 }

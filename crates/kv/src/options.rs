@@ -106,7 +106,7 @@ impl Options {
     }
 
     /// Whether to keep the log for as long as the SSD has changes that the HDD lacks, so that redo restores
-    /// what a lost SSD had. The store remembers it for later openings. Of a store that was used without it,
+    /// what a lost SSD had. The store remembers it for later opens. Of a store that was used without it,
     /// the log suffices from the next checkpoint on. Default: no; after the loss of the SSD, restore a
     /// backup.
     pub fn survives_ssd_loss(mut self, survives: bool) -> Self {

@@ -184,7 +184,7 @@ async fn redo_restores_what_a_lost_ssd_had_if_the_log_was_kept_for_that() {
         expect_all(&kv, 0..1_000, 5).await;
         expect_all(&kv, 1_000..2_000, 1).await;
         expect_sound(&kv).await;
-        // The opening acknowledges the loss once the restored pages are durable.
+        // The open acknowledges the loss once the restored pages are durable.
         assert!(kv.store().ssd().loss().is_none());
         crash(&mut world, kv, 4).await;
         let kv = world.open().await.unwrap();

@@ -201,7 +201,7 @@ fn kill_again_and_again(name: &str) {
         let (again, cut_now) = kills::kill_recoveries(RECOVERY, (&store, round), OPENING);
         (recoveries, cut) = (recoveries + again, cut + cut_now);
         longest = longest.max(log_bytes(&store));
-        // The openings of the others are compared.
+        // The opens of the others are compared.
         let loses = name == SURVIVES && round % 8 == 3;
         if loses {
             lose_ssd(&store);
@@ -217,7 +217,7 @@ fn kill_again_and_again(name: &str) {
     println!("{recoveries} recoveries killed, {cut} of them before the store was open");
     println!("{rounds} kills, {entries} entries at the end; check found nothing wrong");
     openings.sort_unstable();
-    println!("{name}: median opening {:?}, longest log {longest} bytes", openings[openings.len() / 2]);
+    println!("{name}: median open {:?}, longest log {longest} bytes", openings[openings.len() / 2]);
     assert!(longest <= LOG_BYTES_MAX || name != SURVIVES, "{longest}");
     assert!(rounds < 4 || entries > 100, "{entries} entries");
 }

@@ -263,7 +263,7 @@ fn the_program_puts_gets_scans_loads_checks_copies_and_says_what_is_wrong() {
     expect(&["put", "", "v"], 1, "keys have from 1 to");
     expect(&["get", "k2", "--no-such-option"], 2, "unexpected argument");
     expect(&["--survive-ssd-loss", "get", "k2"], 0, "v2");
-    assert!(dir.join("log/kept-for-ssd-loss").exists(), "later openings do not know");
+    assert!(dir.join("log/kept-for-ssd-loss").exists(), "later opens do not know");
     // Keys and values are bytes.
     let bytes = |text: &[u8]| OsStr::from_bytes(text).to_owned();
     let raw = |arguments: &[OsString]| {

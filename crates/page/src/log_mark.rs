@@ -2,14 +2,14 @@
 
 use crate::Lsn;
 
-/// What a store records of the log that its pages need. The next opening compares it with the log that it
+/// What a store records of the log that its pages need. The next open compares it with the log that it
 /// finds, before it changes anything.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogMark {
     /// The log's identity, drawn when it was created.
     pub id: u64,
-    /// The ownership under which the log's last records were written. Each opening draws its own, so that
-    /// copies of a store, whose logs share an identity, differ from the first opening on.
+    /// The ownership under which the log's last records were written. Each open draws its own, so that
+    /// copies of a store, whose logs share an identity, differ from the first open on.
     pub generation: u64,
     /// The log is durable at least up to here.
     pub end: Lsn,
@@ -20,7 +20,7 @@ pub struct LogMark {
     pub restored: bool,
 }
 
-/// What an opening needs of the embedder's log.
+/// What an open needs of the embedder's log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct LogNeeds {

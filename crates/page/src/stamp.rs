@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The version of a page image: the epoch of the store's opening in the high bits, a counter in the low 40.
+/// The version of a page image: the epoch of the store's open in the high bits, a counter in the low 40.
 /// The top two bits are zero, so that on-disk tables can keep flags there.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Stamp(u64);
@@ -17,10 +17,10 @@ impl Stamp {
     /// The bits that a stamp can use; the two above are free for flags.
     pub const MASK: u64 = (1 << (SEQ_BITS + EPOCH_BITS)) - 1;
 
-    /// The number of epochs: every opening's number is smaller.
+    /// The number of epochs: every open's number is smaller.
     pub const EPOCHS: u32 = 1 << EPOCH_BITS;
 
-    /// The first stamp of the opening number `epoch`.
+    /// The first stamp of the open number `epoch`.
     #[must_use]
     pub const fn first_of(epoch: u32) -> Self {
         Self(((epoch as u64) << SEQ_BITS) & Self::MASK)
@@ -38,7 +38,7 @@ impl Stamp {
         self.0
     }
 
-    /// The number of the opening that wrote it.
+    /// The number of the open that wrote it.
     #[must_use]
     pub const fn epoch(self) -> u32 {
         (self.0 >> SEQ_BITS) as u32
@@ -51,7 +51,7 @@ impl fmt::Display for Stamp {
     }
 }
 
-/// Issues the stamps of one opening, each larger than the previous one.
+/// Issues the stamps of one open, each larger than the previous one.
 #[derive(Debug)]
 pub struct StampSource(AtomicU64);
 
@@ -62,7 +62,7 @@ impl StampSource {
         Self(AtomicU64::new(Stamp::first_of(epoch).0))
     }
 
-    /// Issues a stamp. An opening has 2^40 of them, enough for twelve days at a million page writes per
+    /// Issues a stamp. An open has 2^40 of them, enough for twelve days at a million page writes per
     /// second. Beyond that the counter carries into the epoch, which still sorts above all earlier stamps.
     pub fn fresh(&self) -> Stamp {
         Stamp((self.0.fetch_add(1, Ordering::Relaxed) + 1) & Stamp::MASK)

@@ -20,7 +20,7 @@ pub trait PoolPolicyFactory: Send + Sync + fmt::Debug {
     /// name count as equal.
     fn name(&self) -> String;
 
-    /// Builds the policy, for an empty pool. Called at each opening and whenever a running store switches to
+    /// Builds the policy, for an empty pool. Called at each open and whenever a running store switches to
     /// the policy.
     fn build(&self, params: &FramePolicyParams) -> Box<dyn FramePolicy>;
 }
@@ -31,7 +31,7 @@ pub trait SsdPolicyFactory: Send + Sync + fmt::Debug {
     /// name count as equal.
     fn name(&self) -> String;
 
-    /// Builds the policy, for an empty SSD of at least one slot. Called at each opening, for each new SSD,
+    /// Builds the policy, for an empty SSD of at least one slot. Called at each open, for each new SSD,
     /// and whenever a running store switches to the policy. The memory budget has 49 bytes for each slot's
     /// tables and 58 for each frame's, and no outqueue.
     fn build(&self, params: &SlotPolicyParams) -> Box<dyn SlotPolicy>;

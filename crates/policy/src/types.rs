@@ -26,7 +26,7 @@ impl SlotId {
     }
 }
 
-/// Milliseconds on the store's own clock, from its opening.
+/// Milliseconds on the store's own clock, from its open.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Millis(pub u64);
 

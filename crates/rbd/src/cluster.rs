@@ -53,13 +53,13 @@ impl Cluster {
         let mut closing = connection.closing.subscribe();
         // The sender lives as long as the connection, so the wait cannot fail.
         let _ = closing.wait_for(|closing| !closing.contains(&shown)).await;
-        // Until then [`Cluster::closed`] waits for an opening that was dropped, too: it ends with its image.
+        // Until then [`Cluster::closed`] waits for an open that was dropped, too: it ends with its image.
         let opens = Opens::begin(&connection, &shown);
         let opened = blocking(move || {
             let watch = |flight: &Arc<Flight>| {
                 connection.watched().push((name.to_string(), Arc::downgrade(flight)));
             };
-            // The cluster may keep the opening waiting, too. It ends before the image can be closed, so it is
+            // The cluster may keep the open waiting, too. It ends before the image can be closed, so it is
             // no operation of the image.
             let opening = Arc::<Flight>::default();
             watch(&opening);
@@ -73,7 +73,7 @@ impl Cluster {
         Ok(Metered::over(RbdImage(image)))
     }
 
-    /// Waits until every image that was dropped is closed, and its lock given back, also that of an opening
+    /// Waits until every image that was dropped is closed, and its lock given back, also that of an open
     /// that was dropped. A program that ends earlier leaves the lock to lapse, which takes 30 s.
     pub async fn closed(&self) {
         // As above.
@@ -81,7 +81,7 @@ impl Cluster {
     }
 }
 
-/// An opening that has not ended, among the images that are being closed.
+/// An open that has not ended, among the images that are being closed.
 struct Opens {
     connection: Arc<Connection>,
     name: String,
@@ -89,7 +89,7 @@ struct Opens {
 
 impl Opens {
     fn begin(connection: &Arc<Connection>, image: &str) -> Self {
-        // No image has such a name, so no opening waits for it.
+        // No image has such a name, so no open waits for it.
         let name = format!("opening {image}");
         connection.closing.send_modify(|names| names.push(name.clone()));
         Self { connection: Arc::clone(connection), name }

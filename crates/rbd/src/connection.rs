@@ -69,7 +69,7 @@ type Watched = Vec<(String, Weak<Flight>)>;
 /// A connected client of librados.
 pub(crate) struct Connection {
     handle: rados::rados_t,
-    /// The images that are being closed, and the openings in progress.
+    /// The images that are being closed, and the opens in progress.
     pub(crate) closing: watch::Sender<Vec<String>>,
     watched: Mutex<Watched>,
 }

@@ -46,4 +46,4 @@ pub use protocol::slots::Moment;
 pub use protocol::slots::{
     Capture, FreeSlots, Located, MapWork, Move, Plan, SlotCounts, SlotParams, Slots, Ticket, WriteBack,
 };
-pub use remember::{Flushed, Remember, RememberInMemory, Unproved};
+pub use remember::{Flushed, Remember, RememberInMemory, Unverified};

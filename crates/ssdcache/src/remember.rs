@@ -2,7 +2,7 @@
 //!
 //! After a failed flush, data written since the last good one may never become durable, although it can be
 //! read and the next flush may succeed. So the failure is noted durably before any caller learns of it, and
-//! the next opening rewrites what the note covers before it trusts or reuses any of it.
+//! the next open rewrites what the note covers before it trusts or reuses any of it.
 
 use pagetier_devio::task::Boxed;
 use pagetier_page::PageId;
@@ -20,9 +20,9 @@ pub enum Flushed {
     Ssd,
 }
 
-/// What failed flushes left unproved.
+/// What failed flushes left unverified.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Unproved {
+pub struct Unverified {
     /// A flush of the HDD failed.
     pub hdd: bool,
     /// A flush of the SSD, or of the ring's file, failed.
@@ -32,8 +32,8 @@ pub struct Unproved {
     pub homes: Vec<PageId>,
 }
 
-impl Unproved {
-    /// Whether nothing is unproved.
+impl Unverified {
+    /// Whether nothing is unverified.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         !self.hdd && !self.ssd && self.homes.is_empty()
@@ -61,11 +61,11 @@ impl Unproved {
 /// begin continues if their results are dropped.
 pub trait Remember: Send + Sync + 'static {
     /// The noted failures that have not been cleared.
-    fn recall(&self) -> Unproved;
+    fn recall(&self) -> Unverified;
 
-    /// Adds `unproved` to the note. Durable once the result arrives, which is an error if the note could not
-    /// be written.
-    fn note(&self, unproved: &Unproved) -> Boxed<'static, io::Result<()>>;
+    /// Adds `unverified` to the note. Durable once the result arrives, which is an error if the note could
+    /// not be written.
+    fn note(&self, unverified: &Unverified) -> Boxed<'static, io::Result<()>>;
 
     /// Clears the note for `devices`: everything that it covers has been rewritten and is durable. After an
     /// error the note remains.
@@ -80,15 +80,15 @@ pub trait Remember: Send + Sync + 'static {
 
 /// A note in memory, for stores in memory.
 #[derive(Debug, Default)]
-pub struct RememberInMemory(Mutex<Unproved>);
+pub struct RememberInMemory(Mutex<Unverified>);
 
 impl Remember for RememberInMemory {
-    fn recall(&self) -> Unproved {
+    fn recall(&self) -> Unverified {
         self.0.lock().clone()
     }
 
-    fn note(&self, unproved: &Unproved) -> Boxed<'static, io::Result<()>> {
-        self.0.lock().add(unproved);
+    fn note(&self, unverified: &Unverified) -> Boxed<'static, io::Result<()>> {
+        self.0.lock().add(unverified);
         Box::pin(ready(Ok(())))
     }
 
@@ -107,10 +107,10 @@ mod tests {
     #[test]
     fn a_note_is_empty_when_both_devices_are_proved() {
         let homes = vec![PageId::new(SpaceId(1), 7)];
-        let hdd = Unproved { hdd: true, ssd: false, homes: Vec::new() };
-        let ssd = Unproved { hdd: false, ssd: true, homes: Vec::new() };
-        let listed = Unproved { homes, ..Unproved::default() };
-        assert!(Unproved::default().is_empty());
+        let hdd = Unverified { hdd: true, ssd: false, homes: Vec::new() };
+        let ssd = Unverified { hdd: false, ssd: true, homes: Vec::new() };
+        let listed = Unverified { homes, ..Unverified::default() };
+        assert!(Unverified::default().is_empty());
         for part in [&hdd, &ssd, &listed] {
             assert!(!part.is_empty(), "{part:?}");
         }

@@ -7,7 +7,7 @@ use pagetier_devio::task::Boxed;
 use pagetier_page::{Lsn, PageId, PageSize, SpaceId};
 use pagetier_ssdcache::{
     Flushed, Layout, OpenError, OpenParams, Readmitter, Remember, RememberInMemory, SsdMode, SsdState,
-    SsdTier, Superblock, Unproved,
+    SsdTier, Superblock, Unverified,
 };
 use pagetier_testing::{Fault, FaultEffect, FlushFailure, SimDevice, SimPower};
 use std::future::ready;
@@ -162,7 +162,7 @@ async fn with_a_failed_hdd_flush(world: &mut World) -> Store {
 async fn a_failed_hdd_flush_is_remembered_and_its_homes_are_written_again() {
     for model in FlushFailure::ALL {
         let (mut world, store) = after_a_failed_hdd_flush(model).await;
-        assert_eq!(world.remember.recall(), Unproved { hdd: true, ssd: false, homes: vec![page(P)] });
+        assert_eq!(world.remember.recall(), Unverified { hdd: true, ssd: false, homes: vec![page(P)] });
         assert!(matches!(store.write(4, 1).await, Err(TierError::Refusing { .. })));
         store.close().await.expect_err("the failure stays");
         // Its device is the same, and was not restarted.
@@ -189,7 +189,7 @@ async fn after_a_failed_hdd_flush_a_page_reads_as_it_was_written() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_hdd_flush_leaves_no_page_unproved_whose_mended_home_was_flushed_before() {
+async fn a_failed_hdd_flush_leaves_no_page_unverified_whose_mended_home_was_flushed_before() {
     let mut world = World::new(layout(8), SsdMode::ReadOnly, FlushFailure::NeverDurable).await;
     let store = world.open().await;
     let home = u64::from(P) * PAGE as u64;
@@ -308,11 +308,11 @@ async fn a_sync_that_is_dropped_while_its_flush_fails_fails_the_next() {
 struct NoNote(io::ErrorKind);
 
 impl Remember for NoNote {
-    fn recall(&self) -> Unproved {
-        Unproved::default()
+    fn recall(&self) -> Unverified {
+        Unverified::default()
     }
 
-    fn note(&self, _: &Unproved) -> Boxed<'static, io::Result<()>> {
+    fn note(&self, _: &Unverified) -> Boxed<'static, io::Result<()>> {
         Box::pin(ready(Err(self.0.into())))
     }
 

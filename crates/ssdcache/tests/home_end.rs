@@ -397,6 +397,6 @@ async fn after_a_close_copies_that_cannot_be_read_are_given_up_if_they_are_as_th
         let is_copied = |no: &u32| again.location(page(*no)) == Location::Ssd;
         (0..fixture.layout.slots).filter(is_copied).count()
     };
-    // The opening looks at the slots of the zone alone.
+    // The open looks at the slots of the zone alone.
     assert!(copies(true).await < copies(false).await);
 }

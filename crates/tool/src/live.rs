@@ -75,7 +75,7 @@ struct Rates<'a> {
 impl<'a> Rates<'a> {
     fn between(before: &'a LiveStats, now: &'a LiveStats) -> Self {
         let ms = now.at_unix_ms.saturating_sub(before.at_unix_ms).max(1);
-        // Another process has the counters of another store, or of the same store since its latest opening.
+        // Another process has the counters of another store, or of the same store since its latest open.
         let before = if before.pid == now.pid && before.number <= now.number { before } else { now };
         Self { seconds: ms as f64 / 1000.0, before, now }
     }

@@ -62,7 +62,7 @@ pub(crate) async fn verify(place: &Place, json: bool) -> Result<ExitCode, Failur
         let _ = writeln!(text, "recovery: the only copies of {} pages are damaged", recovered.damaged);
     }
     if recovered.repaired > 0 {
-        let _ = writeln!(text, "recovery: the next opening repairs {} torn pages", recovered.repaired);
+        let _ = writeln!(text, "recovery: the next open repairs {} torn pages", recovered.repaired);
     }
     let value = json!({
         "complete": report.complete, "checked": report.progress.done, "damaged": damaged,
@@ -100,7 +100,7 @@ pub(crate) async fn stat(place: &Place, json: bool) -> Result<ExitCode, Failure>
     if lost_pages > 0 {
         let _ = writeln!(text, "        LISTS {lost_pages} PAGES AS LOST with an SSD that was given up");
     }
-    // The mode is that of this opening; the store's is the choice of the program that opens it.
+    // The mode is that of this open; the store's is the choice of the program that opens it.
     let shown = summary.to_string().replacen("ssd     read-only, ", "ssd     ", 1);
     // Of the devices it has only what this command has read.
     let shown = shown.split_once("\ndevice ").map_or(&*shown, |(rest, _)| rest);
@@ -122,7 +122,7 @@ pub(crate) async fn stat(place: &Place, json: bool) -> Result<ExitCode, Failure>
 }
 
 /// The room for new pages, in bytes, of which `free` are in pages that are free already. The statistics of a
-/// read-only opening do not have it: they describe copies in memory of what the files are.
+/// read-only open do not have it: they describe copies in memory of what the files are.
 async fn room(place: &Place, free: u64) -> Result<Value, Failure> {
     let hdd = place.at.hdd_path();
     let unallocated = place.builder().inspect().await?.hdd.map_or(0, |hdd| hdd.unallocated_bytes);
@@ -140,7 +140,7 @@ pub(crate) async fn why(place: &Place, space: &str, no: u32, json: bool) -> Resu
     let store = place.builder().open_read_only().await?;
     let space = store.spaces().find(space).ok_or_else(|| format!("there is no space called \"{space}\""))?;
     let why = store.why(PageId::new(space, no))?;
-    // As for `stat`, the mode is that of this opening.
+    // As for `stat`, the mode is that of this open.
     show::result(json, &why, why.to_string().replacen(" (mode read-only)", "", 1))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -43,7 +43,7 @@ pub(crate) async fn closed<T>(store: PageStore, done: Result<T, Failure>) -> Res
 
 pub(crate) async fn attach(at: &Devices, ssd_mib: Option<u64>, json: bool) -> Result<ExitCode, Failure> {
     let path = at.ssd_path();
-    // Asked before the opening, which would refuse the size of a new SSD in other words.
+    // Asked before the open, which would refuse the size of a new SSD in other words.
     if at.has_ssd().await? {
         return Err("the store has an SSD: replace-ssd exchanges it, drain --off takes it out of use".into());
     }

@@ -310,7 +310,7 @@ fn under_a_limit_on_file_sizes_a_command_fails_by_name_and_succeeds_without_it()
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (store, chain, to, hot) = (path("store"), path("chain"), path("to"), path("hot"));
     made(Path::new(&store), true);
-    // A limit below the store's files is refused by name at the opening, before anything is written.
+    // A limit below the store's files is refused by name at the open, before anything is written.
     let commands: [&[&str]; 2] = [&["backup", &store, "--to", &chain], &["drain", &store, "--off", "--json"]];
     for command in commands {
         let refused = limited(1 << 20, command);
@@ -318,7 +318,7 @@ fn under_a_limit_on_file_sizes_a_command_fails_by_name_and_succeeds_without_it()
         assert!(said(&refused).contains("a file of this process may not exceed"), "{}", said(&refused));
         has_all_pages(Path::new(&store), "after a command without room");
     }
-    // A read-only opening meets the limit where it writes.
+    // A read-only open meets the limit where it writes.
     let full = limited(512, &["export-hot", &store, "--to", &hot]);
     assert_eq!(full.status.code(), Some(1), "{}", said(&full));
     assert!(said(&full).contains(&hot), "{}", said(&full));

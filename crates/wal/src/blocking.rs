@@ -87,7 +87,7 @@ impl LoggedStore {
         self.logged.wal()
     }
 
-    /// What the opening did to recover.
+    /// What the open did to recover.
     #[must_use]
     pub fn recovered(&self) -> &Recovered {
         self.logged.recovered()

@@ -11,7 +11,7 @@ pub enum Keep {
     /// [`WalOptions::ssd_log_bytes`](crate::WalOptions::ssd_log_bytes): checkpoints then bring the pages with
     /// the oldest changes home. They also do so when the disk is full, or a log on a device has few slots
     /// left. A recovery after a crash reads no more than without this. The store records how far the log was
-    /// shortened, so an engine may choose this at any opening; the log suffices once the store has recorded a
+    /// shortened, so an engine may choose this at any open; the log suffices once the store has recorded a
     /// position, which [`recover`](crate::recover) checks.
     ForSsdLoss,
 }
@@ -70,7 +70,7 @@ impl WalOptions {
     /// The length of a log that is kept for the loss of the SSD ([`Keep::ForSsdLoss`]), in bytes: a
     /// recovery from that reads as much. When half is in use, checkpoints bring the pages with the oldest
     /// changes home from the SSD, a segment's worth at a time; at ten sixteenths, changes wait for that. Of
-    /// pages that were on the SSD at an opening, none is known to have older changes than another: they go
+    /// pages that were on the SSD at an open, none is known to have older changes than another: they go
     /// home bit by bit, and changes wait at fifteen sixteenths. So a recovery with a longer log than that
     /// lets changes wait until all of them are home. A shorter log costs more writes of the HDD: a page that
     /// is changed again and again goes home about once in the time in which the log grows by half of its

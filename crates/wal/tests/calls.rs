@@ -265,7 +265,7 @@ async fn a_backup_holds_the_log_from_its_beginning() {
     assert!(get(&open(&to).await.unwrap()).await < 40);
 }
 
-/// The next opening executes their operations: a close must not remove them with the log that no page needs.
+/// The next open executes their operations: a close must not remove them with the log that no page needs.
 #[tokio::test]
 async fn a_close_keeps_the_commits_that_are_not_applied() {
     let dir = tempfile::tempdir().unwrap();
@@ -283,7 +283,7 @@ async fn a_close_keeps_the_commits_that_are_not_applied() {
     db.close().await.unwrap();
     let db = open(dir.path()).await.unwrap();
     assert!(db.recovered().commits.is_empty());
-    // Nothing keeps the log any longer: its last segment is left, and the one that this opening began.
+    // Nothing keeps the log any longer: its last segment is left, and the one that this open began.
     assert_eq!(db.wal().segment_starts().len(), 2);
     db.close().await.unwrap();
 }

@@ -1,5 +1,5 @@
 //! An SSD that is taken back under a log, after a flush that failed and took its writes back: what was
-//! committed is read, or reading it is an error, and an opening has all of it.
+//! committed is read, or reading it is an error, and an open has all of it.
 
 use pagetier::device::SharedDevice;
 use pagetier::errors::Advice;
@@ -241,7 +241,7 @@ async fn pages_that_memory_has_are_readmitted_and_not_listed() {
     db.close().await.unwrap();
 }
 
-/// The SSD is given up under a log by an opening, not by a running engine.
+/// The SSD is given up under a log by an open, not by a running engine.
 #[tokio::test(start_paused = true)]
 async fn a_running_engine_gives_up_no_page_that_its_log_has() {
     let devices = Devices::new();

@@ -1,4 +1,4 @@
-//! An opening takes no other log than the one that its pages need, as far as they need it, and changes
+//! An open takes no other log than the one that its pages need, as far as they need it, and changes
 //! nothing when it refuses one.
 
 use pagetier::backup::BackupOptions;
@@ -102,7 +102,7 @@ fn segments(log: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// The opening is refused, and has changed neither pages nor log.
+/// The open is refused, and has changed neither pages nor log.
 async fn refused(dir: &Path, builder: Builder) -> UnfitLog {
     let (before, has_log) = (contents(dir), dir.join("log").exists());
     let opened = LoggedStore::open(builder, dir.join("log"), options()).await;
@@ -111,7 +111,7 @@ async fn refused(dir: &Path, builder: Builder) -> UnfitLog {
         other => panic!("it was not refused: {other:?}"),
     };
     let after = contents(dir);
-    assert!(before == after, "the refused opening changed a file");
+    assert!(before == after, "the refused open changed a file");
     assert_eq!(dir.join("log").exists(), has_log, "a directory is in the way of the right log");
     unfit
 }
@@ -285,7 +285,7 @@ async fn restored_pages_refuse_a_later_log_with_a_gap_and_take_one_without() {
             let restored = open(to).await.unwrap();
             expect_all(&restored, 3).await;
             crash(restored).await;
-            // It is a store of its own from its first opening on.
+            // It is a store of its own from its first open on.
             expect_all(&open(to).await.unwrap(), 3).await;
         }
         db.checkpoint().await.unwrap();

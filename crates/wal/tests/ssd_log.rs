@@ -137,7 +137,7 @@ async fn the_log_is_no_longer_than_it_may_be_and_a_crash_reads_no_more_than_its_
     }
 }
 
-/// Pages that were on the SSD at an opening go home while the log grows, and hold no change up.
+/// Pages that were on the SSD at an open go home while the log grows, and hold no change up.
 #[tokio::test]
 async fn after_an_opening_the_pages_that_the_ssd_had_go_home_in_shares() {
     let limit = 4 * CAPACITY;

@@ -43,31 +43,35 @@ impl Volume {
     /// `None` if there is no such space.
     pub(crate) fn condemn(&self, space: SpaceId, numbers: impl Iterator<Item = u32>) -> Option<u32> {
         let mut s = self.live_mut(space)?;
-        // Numbered, so that a `sync` frees only what was condemned before it began: see `free_condemned`.
+        // Numbered, so that a `sync` frees only what was condemned before it began: see `free_pending`.
         let call = self.condemnations.fetch_add(1, Ordering::AcqRel) + 1;
-        let before = s.condemned.len();
+        let before = s.pending_frees.len();
         for no in numbers {
             if s.has(no) {
-                s.condemned.entry(no).or_insert(call);
+                s.pending_frees.entry(no).or_insert(call);
             }
         }
-        let noted = s.condemned.len() - before;
-        self.condemned.fetch_add(noted, Ordering::Release);
+        let noted = s.pending_frees.len() - before;
+        self.pending_frees.fetch_add(noted, Ordering::Release);
         u32::try_from(noted).ok()
     }
 
     /// The number of the last call that condemned pages; `None` if no page is condemned.
-    pub(crate) fn last_condemnation(&self) -> Option<u64> {
+    pub(crate) fn last_pending(&self) -> Option<u64> {
         // The usual case, at every `sync`: no space is locked.
-        let any = self.condemned.load(Ordering::Acquire) > 0;
+        let any = self.pending_frees.load(Ordering::Acquire) > 0;
         any.then(|| self.condemnations.load(Ordering::Acquire))
     }
 
     /// By space, the pages that the `upto`-th call or an earlier one condemned, and those of them that the
     /// manifest does not list as free; of all spaces, or of `only` one.
-    pub(crate) fn condemned(&self, upto: u64, only: Option<SpaceId>) -> Vec<(SpaceId, (PageRuns, PageRuns))> {
+    pub(crate) fn pending_frees(
+        &self,
+        upto: u64,
+        only: Option<SpaceId>,
+    ) -> Vec<(SpaceId, (PageRuns, PageRuns))> {
         let of = |s: &SpaceEntry| {
-            let due = s.condemned.iter().filter(|(_, call)| **call <= upto);
+            let due = s.pending_frees.iter().filter(|(_, call)| **call <= upto);
             let mut due: Vec<u32> = due.map(|(no, _)| *no).collect();
             due.sort_unstable();
             let unlisted = due.iter().filter(|no| !s.reused.contains_key(no)).copied().collect();
@@ -114,12 +118,12 @@ impl Volume {
             let _ = s.leaving.insert(first, count);
         }
         // Whichever call frees a condemned page, no later `sync` may free the number's next life.
-        if !s.condemned.is_empty() {
-            let before = s.condemned.len();
+        if !s.pending_frees.is_empty() {
+            let before = s.pending_frees.len();
             for no in pages.numbers() {
-                let _ = s.condemned.remove(&no);
+                let _ = s.pending_frees.remove(&no);
             }
-            self.condemned.fetch_sub(before - s.condemned.len(), Ordering::Relaxed);
+            self.pending_frees.fetch_sub(before - s.pending_frees.len(), Ordering::Relaxed);
         }
         drop(s);
         // They are free in both places now. A later `sync` must not record that they exist.

@@ -130,7 +130,7 @@ impl Store {
         }
     }
 
-    /// Pagetier's statistics since the opening; the other engines have none.
+    /// Pagetier's statistics since the open; the other engines have none.
     pub(crate) fn profile(&self) -> Option<String> {
         match self {
             Self::Pagetier(kv) => Some(kv.store().stats().to_string()),

@@ -8,7 +8,7 @@ use std::io::{ErrorKind, Result};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Asks the processor to fetch the cache line at `at`, and continues without waiting. Any address will do.
+/// Asks the CPU to fetch the cache line at `at`, and continues without waiting. Any address will do.
 #[inline]
 pub(crate) fn prefetch<T>(at: *const T) {
     #[cfg(target_arch = "x86_64")]
@@ -17,7 +17,7 @@ pub(crate) fn prefetch<T>(at: *const T) {
         // SAFETY: a hint, which reads nothing and fails for no address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
     }
-    // Without a stable intrinsic, elsewhere the processor is left to itself.
+    // Without a stable intrinsic, elsewhere the CPU is left to itself.
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;
 }

@@ -116,7 +116,7 @@ impl Table {
         self.walk(frames, self.bucket(page), page, HOPS_MAX)
     }
 
-    /// Asks the processor to fetch the bucket of `page`.
+    /// Asks the CPU to fetch the bucket of `page`.
     #[inline]
     pub(crate) fn prefetch(&self, page: PageId) {
         if let Some(head) = self.heads.get(self.bucket(page)) {

@@ -134,7 +134,7 @@ impl<T: Tier> PoolInner<T> {
         }
     }
 
-    /// Fetches what a lookup of each page needs into the processor's cache, all at the same time. One after
+    /// Fetches what a lookup of each page needs into the CPU's cache, all at the same time. One after
     /// the other, each lookup would wait for three cache misses: bucket, frame, page.
     fn look_up(&self, pages: &[PageId]) {
         let frames = &self.frames;

@@ -101,12 +101,12 @@ fn copied_on_write(file: impl AsFd) -> Option<IFlags> {
 }
 
 fn open(path: Spec<'_>, options: &OpenOptions) -> Result<Opened, String> {
-    // By a call of its own: an opening that may create does not say whether it did, and a store that
+    // By a call of its own: an open that may create does not say whether it did, and a store that
     // created its files may remove them after a failure.
     let created = options.create && !options.read_only && create(path);
     let (fd, mut direct) = open_fd(path, options)?;
     let block_device = is_block_device(path, &fd)?;
-    // Only the opening must not wait: io_uring would return operations on such a descriptor undone.
+    // Only the open must not wait: io_uring would return operations on such a descriptor undone.
     rustix::fs::fcntl_getfl(&fd)
         .and_then(|flags| rustix::fs::fcntl_setfl(&fd, flags.difference(OFlags::NONBLOCK)))
         .map_err(|errno| format!("{path}: cannot be examined: {errno}"))?;
@@ -150,7 +150,7 @@ fn sync_parent(at: Spec<'_>) -> Result<(), String> {
     synced.map_err(|error| format!("{at}: its folder cannot be made durable: {error}"))
 }
 
-/// Creates the file if it does not exist; returns whether it did. A failure is left to the opening, which
+/// Creates the file if it does not exist; returns whether it did. A failure is left to the open, which
 /// explains it.
 fn create(at: Spec<'_>) -> bool {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
@@ -159,7 +159,7 @@ fn create(at: Spec<'_>) -> bool {
 
 /// Opens the descriptor; says whether O_DIRECT is in force.
 fn open_fd(path: Spec<'_>, options: &OpenOptions) -> Result<(OwnedFd, bool), String> {
-    // Otherwise the opening of a FIFO, or of a file with a lease, waits for another process, and a running
+    // Otherwise the open of a FIFO, or of a file with a lease, waits for another process, and a running
     // store with it.
     let mut flags = OFlags::CLOEXEC | OFlags::NONBLOCK;
     flags |= if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };

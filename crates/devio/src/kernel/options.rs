@@ -1,4 +1,4 @@
-//! The options of an opening.
+//! The options of an open.
 
 use crate::Kept;
 

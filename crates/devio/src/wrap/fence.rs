@@ -13,9 +13,9 @@ use std::future::ready;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// One opening's right to do I/O. Clones share it.
+/// One open's right to do I/O. Clones share it.
 ///
-/// Once [`Fence::close`] has returned, no device behind the fence starts another operation for this opening:
+/// Once [`Fence::close`] has returned, no device behind the fence starts another operation for this open:
 /// each fails with [`DeviceErrorKind::Closed`]. Operations in flight continue; [`Device::occupancy`] counts
 /// them. In a process forked from the one that made it, the fence is closed.
 #[derive(Clone, Debug)]

@@ -245,7 +245,7 @@ impl<T: Kept> Tracked<T> {
             self.all.stored.push(record);
             (self.all.stored.len() - 1) as u32
         } else {
-            // The records freed last are reused first: they are likely still in the processor's cache.
+            // The records freed last are reused first: they are likely still in the CPU's cache.
             let at = self.free;
             self.free = self.all.stored[at as usize].link();
             self.all.stored[at as usize] = record;

@@ -178,7 +178,7 @@ impl Load {
 
     fn counts(&self) -> Result<[u64; 3], Failure> {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        Ok([of(&self.writes), of(&self.reads), processor_ms()?])
+        Ok([of(&self.writes), of(&self.reads), cpu_ms()?])
     }
 
     async fn fill(self: Arc<Self>, from: usize, step: usize) -> Result<(), Failure> {
@@ -244,8 +244,8 @@ impl Load {
     }
 }
 
-/// The processor time that this process has used.
-fn processor_ms() -> Result<u64, Failure> {
+/// The CPU time that this process has used.
+fn cpu_ms() -> Result<u64, Failure> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
     let ticks: u64 = fields.skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap_or(0)).sum();
@@ -268,7 +268,7 @@ fn report(seconds: &[Second]) {
         let mean =
             |of: fn(&Second) -> u64| still.iter().map(|s| of(s)).sum::<u64>() as f64 / still.len() as f64;
         let (reads, busy) = (mean(|s| s.reads), mean(|s| s.busy_ms) / 10.0);
-        println!("meanwhile: {reads:.0} reads/s from memory and SSD, {busy:.1}% of a processor");
+        println!("meanwhile: {reads:.0} reads/s from memory and SSD, {busy:.1}% of a CPU");
     }
 }
 

@@ -69,7 +69,7 @@ struct Args {
     #[arg(long)]
     case: Option<u64>,
     /// Threads. Default: one per core.
-    #[arg(long, default_value_t = processors(), value_parser = clap::value_parser!(u64).range(1..=256))]
+    #[arg(long, default_value_t = cpus(), value_parser = clap::value_parser!(u64).range(1..=256))]
     jobs: u64,
     /// Stops after this many violations.
     #[arg(long, default_value_t = 5)]
@@ -101,7 +101,7 @@ enum Mode {
     All,
 }
 
-fn processors() -> u64 {
+fn cpus() -> u64 {
     std::thread::available_parallelism().map_or(1, |n| n.get() as u64).min(256)
 }
 
@@ -398,7 +398,7 @@ fn print(report: &Report, json: bool) {
         section("crashes, by protocol state and by what recovery found:", coverage);
     }
     let counts = |map: &BTreeMap<String, u64>| map.clone().into_iter();
-    section("rot, and outdated or foreign devices, by the outcome of the next opening:", counts(&t.tampered));
+    section("rot, and outdated or foreign devices, by the outcome of the next open:", counts(&t.tampered));
     section("faults injected:", counts(&t.faults));
     println!(
         "{} seeds, {} lives, {} reopenings with I/O in flight, {} crashes recovered and checked ({} of them \

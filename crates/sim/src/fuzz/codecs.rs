@@ -223,7 +223,7 @@ pub fn manifest(input: &[u8]) {
     specimen.open(edited);
 }
 
-/// The manifest in `input` with the specimen's ids, if it is JSON: an opening refuses other ids before it
+/// The manifest in `input` with the specimen's ids, if it is JSON: an open refuses other ids before it
 /// reads anything else.
 fn adopted(input: &[u8], specimen: &[u8]) -> Vec<u8> {
     let parsed = (serde_json::from_slice(input), serde_json::from_slice::<Value>(specimen));

@@ -11,7 +11,7 @@ use crate::exec::{Core, Homes};
 use crate::format::journal::Backing;
 use crate::format::layout::Layout;
 use crate::protocol::slots::Located;
-use crate::remember::Unproved;
+use crate::remember::Unverified;
 use common::{LONG, dirty, formatted, image, layout, page, params, seed};
 use pagetier_bufpool::{TierError, WrittenPage};
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoClass, IoOp, SharedDevice};
@@ -234,18 +234,18 @@ async fn a_page_that_lost_its_home_is_not_dropped() {
 
 /// The note of a failed flush outlives a clean close: another one may not have written what that one lost.
 #[tokio::test]
-async fn after_a_close_only_what_the_manifest_notes_is_unproved() {
+async fn after_a_close_only_what_the_manifest_notes_is_unverified() {
     let power = SimPower::new();
     let device = |name, seed| Arc::new(SimDevice::new(name, 1 << 20, seed, &power));
     let params = params(&device("hdd", 1), &device("ssd", 2), layout(8), "lru2");
     let closed = OpenParams { closed: true, ..params };
     for (hdd, ssd) in [(false, false), (true, false), (false, true)] {
-        let noted = Unproved { hdd, ssd, homes: Vec::new() };
-        assert_eq!(closed.unproved(&noted), noted);
+        let noted = Unverified { hdd, ssd, homes: Vec::new() };
+        assert_eq!(closed.unverified(&noted), noted);
     }
 }
 
-/// An SSD that spoils every transfer must not hold up an opening for ever.
+/// An SSD that spoils every transfer must not hold up an open for ever.
 #[tokio::test(start_paused = true)]
 async fn what_reads_otherwise_each_time_is_given_up_after_some_reads() {
     let ssd = Arc::new(SimDevice::new("ssd", 1 << 20, 1, &SimPower::new()));

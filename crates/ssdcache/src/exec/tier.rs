@@ -129,7 +129,7 @@ impl SsdTier {
     }
 
     /// Ends cleanly: admissions in flight finish, and a last checkpoint names every page. Dropping the call
-    /// leaves the tier as a crash would: no data is lost, but the next opening has more to read.
+    /// leaves the tier as a crash would: no data is lost, but the next open has more to read.
     ///
     /// # Errors
     /// A device failed; nothing durable is lost.

@@ -1,4 +1,4 @@
-//! The superblock of an SSD: its store, its layout, and the openings that it took part in. The first two
+//! The superblock of an SSD: its store, its layout, and the opens that it took part in. The first two
 //! blocks hold a copy each.
 
 use crate::format::bytes::{block_is_sound, put_u32, put_u64, seal_block, u32_at, u64_at};
@@ -10,13 +10,13 @@ const FORMAT: u32 = 2;
 /// The label that earlier versions wrote to the start of each member of a striped set.
 const STRIPED_MAGIC: [u8; 8] = *b"PGTIERST";
 
-/// The openings of its store that a device took part in. They identify older copies of a device: of two
+/// The opens of its store that a device took part in. They identify older copies of a device: of two
 /// marks, the larger is the newer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, serde::Serialize)]
 pub struct OpeningMarks {
-    /// The number of the last opening (its epoch).
+    /// The number of the last open (its epoch).
     pub opened: u32,
-    /// The last opening that ended in a clean close.
+    /// The last open that ended in a clean close.
     pub closed: u32,
     /// The generation of the manifest that was durable at that moment.
     pub manifest: u64,
@@ -31,7 +31,7 @@ pub struct Superblock {
     pub ssd: [u8; 16],
     /// The division into areas.
     pub layout: Layout,
-    /// The openings that it took part in.
+    /// The opens that it took part in.
     pub marks: OpeningMarks,
 }
 
@@ -70,7 +70,7 @@ pub trait Label: Sized + Send + Sync {
     /// Decodes the first block of a device, which may hold anything.
     fn decode(block: &[u8]) -> Found<Self>;
 
-    /// The openings that the device took part in.
+    /// The opens that the device took part in.
     fn marks(&mut self) -> &mut OpeningMarks;
 
     /// Whether both devices belong to one store.

@@ -67,7 +67,7 @@ pub(crate) fn policy(name: &str, layout: Layout) -> Box<dyn SlotPolicy> {
     name.parse::<SsdPolicy>().expect("a policy").build(&params)
 }
 
-/// The parameters of a first opening; tests override those that they examine.
+/// The parameters of a first open; tests override those that they examine.
 pub(crate) fn params(hdd: &Arc<SimDevice>, ssd: &Arc<SimDevice>, layout: Layout, name: &str) -> OpenParams {
     OpenParams {
         hdd: Arc::clone(hdd) as SharedDevice,

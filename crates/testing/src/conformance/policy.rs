@@ -455,7 +455,7 @@ pub fn check_ssd(build: impl Fn(&SlotPolicyParams) -> Box<dyn SlotPolicy>) {
         sketch_halved_after_per_slot: 3,
         ..SlotPolicyParams::new(Costs::PAPER, SLOTS as usize, 8)
     };
-    // An empty SSD, and one on which an opening finds a page in all slots but every fifth.
+    // An empty SSD, and one on which an open finds a page in all slots but every fifth.
     for is_found in [|_: u32| false, |slot: u32| !slot.is_multiple_of(5)] {
         let begin = || {
             let mut policy = build(&params);

@@ -42,7 +42,7 @@ pub(crate) fn build() -> Option<String> {
     Some(format!("{:08x}", crc32c::crc32c(&program)))
 }
 
-/// The number of processors available to this process.
+/// The number of CPUs available to this process.
 pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }

@@ -77,7 +77,7 @@ enum Place {
     Memory { hdd: Arc<MemoryDevice>, ssd: Arc<MemoryDevice>, manifest: Arc<MemoryManifest> },
 }
 
-/// The location of the database between openings.
+/// The location of the database between opens.
 pub(crate) struct Location {
     place: Place,
     hdd: Option<PathBuf>,

@@ -27,7 +27,7 @@ impl Wal {
         self.0.mark_at(self.durable().0, self.0.from.load(Ordering::Acquire))
     }
 
-    /// Makes durable what the opening found: a page must not be newer than the log.
+    /// Makes durable what the open found: a page must not be newer than the log.
     pub(crate) async fn make_found_durable(&self) -> Result<(), WalError> {
         self.0.run(Shared::make_found_durable).await
     }
@@ -49,7 +49,7 @@ impl Wal {
     }
 
     /// After a new segment the store records that the log reaches it: should the segment be missing at the
-    /// next opening, the store knows (I45). Checkpoints do so, and no commit waits for it: the manifest may
+    /// next open, the store knows (I45). Checkpoints do so, and no commit waits for it: the manifest may
     /// be held by the very write that makes its page's record durable.
     pub(crate) async fn note_segment(&self) {
         if self.0.unmarked.swap(false, Ordering::AcqRel)
@@ -137,13 +137,13 @@ impl Shared {
             if needs.lost.is_none() { output.segments.holding(from.saturating_add(1)) } else { oldest };
         self.needed.store(needed.max(oldest), Ordering::Release);
         self.from.store(from.max(oldest), Ordering::Release);
-        // Of another opening, perhaps.
+        // Of another open, perhaps.
         self.kept.store(0, Ordering::Release);
         self.found.store(output.reached, Ordering::Release);
         Ok(())
     }
 
-    /// Checks what a recovery will read. Blocks, unless it is no more than the capacity, which an opening has
+    /// Checks what a recovery will read. Blocks, unless it is no more than the capacity, which an open has
     /// read.
     fn check_needed(&self) -> Result<(), WalError> {
         self.output.lock().segments.check(self.needed.load(Ordering::Acquire))

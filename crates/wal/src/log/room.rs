@@ -15,7 +15,7 @@ pub(crate) const PAUSE_HELD: Duration = Duration::from_secs(1);
 /// The pause of what waits for room in a log that is long, and that a checkpoint could not shorten.
 const PAUSE_LONG: Duration = Duration::from_millis(50);
 
-/// How far a log may grow, in sixteenths of its limit, while pages that an opening found on the SSD go home.
+/// How far a log may grow, in sixteenths of its limit, while pages that an open found on the SSD go home.
 const SHARED_TO: u64 = 14;
 
 impl Wal {
@@ -34,7 +34,7 @@ impl Wal {
         Lsn(self.0.next_to_go.load(Ordering::Acquire))
     }
 
-    /// While pages that were on the SSD at the opening hold the log: up to where they do, and how many
+    /// While pages that were on the SSD at the open hold the log: up to where they do, and how many
     /// segments the log may grow by. Once per segment.
     pub(crate) fn share_due(&self) -> Option<(Lsn, u64)> {
         let (kept, found) = (self.0.kept.load(Ordering::Acquire), self.0.found.load(Ordering::Acquire));
@@ -133,7 +133,7 @@ impl Shared {
         // checkpoint that a full medium asks for writes them all.
         let is_full = self.tight.load(Ordering::Acquire) && self.options.keep == Keep::ForSsdLoss;
         let kept = self.kept.load(Ordering::Acquire);
-        // One segment after the other goes once half of what may be kept is in use. After an opening there is
+        // One segment after the other goes once half of what may be kept is in use. After an open there is
         // room for more: pages go home in shares then.
         let sixteenth = self.options.kept_bytes() / 16;
         let (usual, long) = if kept < self.found.load(Ordering::Acquire) { (SHARED_TO, 15) } else { (8, 10) };

@@ -90,7 +90,7 @@ impl UnfitLog {
     }
 }
 
-/// What an opening found of a log.
+/// What an open found of a log.
 pub(crate) struct Log<'a> {
     /// 0: the log is in memory, and no store can have known it.
     pub(crate) id: u64,
@@ -157,7 +157,7 @@ fn fits_mark(log: &Log<'_>, mark: &LogMark) -> Result<(), UnfitLog> {
     if log.oldest > mark.from.0 {
         return Err(UnfitLog::Gap { begins: Lsn(log.oldest), needed: mark.from });
     }
-    // The segment with the recorded end. If it begins there, it may be one that an opening has begun and that
+    // The segment with the recorded end. If it begins there, it may be one that an open has begun and that
     // did not complete, which has no record, or that of the ownership after the backup from which the pages
     // come. It names the ownership that the store had recorded, whose own segment it replaced if that had no
     // record; or it replaced one that did, and the segment before it is of the recorded ownership.
@@ -211,7 +211,7 @@ mod tests {
             vec![own, segment(500, 9, 8, true)],
             // The last recorded one had no record, and its segment was replaced.
             vec![segment(64, 3, 0, false), segment(500, 7, 3, true)],
-            // And so was that of the opening after it.
+            // And so was that of the open after it.
             vec![segment(64, 3, 0, false), segment(500, 8, 7, true)],
             // Whose segment is the only one left.
             vec![segment(500, 9, 7, true)],
@@ -244,7 +244,7 @@ mod tests {
         let own = segment(64, 7, 3, false);
         for later in [
             vec![own, segment(500, 8, 7, false), segment(600, 9, 8, false)],
-            // After an opening without a commit, whose segment was replaced.
+            // After an open without a commit, whose segment was replaced.
             vec![own, segment(500, 9, 8, false)],
         ] {
             assert_eq!(judged(&later, 700, restored), Ok(Fit::Yes), "{later:?}");

@@ -1,4 +1,4 @@
-//! What an opening does with the log that it finds: checks that it is the pages' own, and redoes it. Which
+//! What an open does with the log that it finds: checks that it is the pages' own, and redoes it. Which
 //! records are trusted is decided in `log/segments.rs`.
 //!
 //! Begin with `recover`, then `redo`.

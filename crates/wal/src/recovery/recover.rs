@@ -89,7 +89,7 @@ pub async fn recover(store: &Arc<PageStore>, wal: &Wal) -> Result<Recovered, Rec
     };
     // After redo: should it find that the log has lost its end, the pages still take the one that has not.
     // The log before the manifest: an ownership that the manifest names is in the log. What the log has of
-    // one that the manifest does not name has no record, and the next opening ignores it (I45).
+    // one that the manifest does not name has no record, and the next open ignores it (I45).
     if let Some(mark) = wal.begin().await? {
         store.record_log(mark).await?;
     }
@@ -102,7 +102,7 @@ pub async fn recover(store: &Arc<PageStore>, wal: &Wal) -> Result<Recovered, Rec
     Ok(Recovered { lost_pages, ..recovered })
 }
 
-/// An opening of the store that the log refused says why.
+/// An open of the store that the log refused says why.
 pub(crate) fn opened<T>(store: Result<T, OpenError>) -> Result<T, RecoverError> {
     store.map_err(|error| match &error {
         OpenError::Log { source } => match (source.downcast_ref(), source.downcast_ref::<WalError>()) {

@@ -254,7 +254,7 @@ async fn a_failed_write_is_tried_again_in_a_new_segment() {
     assert_eq!(wal.segment_starts(), [FIRST_LSN, durable.0]);
     let expected = [&b"first"[..], b"second", b"third"];
     assert_eq!(bodies(&wal).into_iter().map(|b| b.1).collect::<Vec<_>>(), expected);
-    // Half of the second record follows the first one; a later opening ignores it.
+    // Half of the second record follows the first one; a later open ignores it.
     let reopened = Wal::on(Box::new(media), LIMITS).unwrap();
     assert_eq!(bodies(&reopened).into_iter().map(|b| b.1).collect::<Vec<_>>(), expected);
 }
@@ -318,7 +318,7 @@ async fn an_opening_rewrites_the_last_segment_in_place_and_cuts_off_its_torn_tai
     std::fs::write(&path, torn).unwrap();
 
     let wal = Wal::open(dir.path(), LIMITS).unwrap();
-    assert_ne!(std::fs::read(&path).unwrap(), sound, "an opening only reads");
+    assert_ne!(std::fs::read(&path).unwrap(), sound, "an open only reads");
     wal.0.write_out(false).unwrap();
     // A copy would need room that a full disk does not have.
     assert_eq!(std::fs::metadata(&path).unwrap().ino(), inode);

@@ -58,7 +58,7 @@ pub(crate) struct SuiteArgs {
     /// of a random read]
     #[arg(long, value_name = "MS", value_parser = args::not_negative)]
     run_read_ms: Option<f64>,
-    /// Number of cases to replay at a time [default: the number of processors]
+    /// Number of cases to replay at a time [default: the number of CPUs]
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     jobs: Option<usize>,
     /// Keep the costs of the fixed settings in this file: those of the same cases are reused, and new ones

@@ -1,5 +1,5 @@
 //! The SSD is lost for good: the report of the loss must list every page that reads as older than allowed,
-//! even if the opening that accepts the loss was dropped repeatedly before.
+//! even if the open that accepts the loss was dropped repeatedly before.
 
 use crate::campaign::contract::model::SpaceState;
 use crate::campaign::polls::up_to;

@@ -1,4 +1,4 @@
-//! What happens to a crashed store's devices before its next opening: bit rot, loss of the SSD, replacement
+//! What happens to a crashed store's devices before its next open: bit rot, loss of the SSD, replacement
 //! by older or foreign devices, a look without writing. Faults of devices in use are in `world::planned`.
 //!
 //! Begin with `rot`.

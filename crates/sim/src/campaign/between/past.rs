@@ -45,7 +45,7 @@ const SIGNATURES: [(u64, &[u8]); 7] = [
     (262_144 + 32, b"UBERBLOCK"),
 ];
 
-/// Replaces a device of the store that was closed at `newer`; `older` is a moment of an earlier opening in
+/// Replaces a device of the store that was closed at `newer`; `older` is a moment of an earlier open in
 /// its past.
 pub(crate) fn examine(
     plan: &Plan,
@@ -126,7 +126,7 @@ fn untouched(plan: &Plan, newer: &Moment, past: Past, rng: &mut SmallRng) -> Res
         match plan.builder_on(disks, &Arc::<MemoryManifest>::default()).open().await {
             Ok(_) => Err("a new store overwrites foreign data without force".to_owned()),
             Err(error) if [hdd.snapshot(), ssd.snapshot()] != before => {
-                Err(format!("the opening was refused, but changed a device: {error}"))
+                Err(format!("the open was refused, but changed a device: {error}"))
             }
             Err(_) => Ok("refused, unchanged"),
         }

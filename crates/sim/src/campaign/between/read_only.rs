@@ -1,5 +1,5 @@
-//! Looks at a crashed store without writing: a read-only opening recovers it in memory and reads what an
-//! opening would, an inspection reports, and neither changes a byte.
+//! Looks at a crashed store without writing: a read-only open recovers it in memory and reads what an
+//! open would, an inspection reports, and neither changes a byte.
 
 use crate::campaign::report::totals::Totals;
 use crate::campaign::world::examine::{Lenient, check, in_virtual_time};
@@ -31,7 +31,7 @@ pub(crate) fn examine(crash: Crash<'_>, totals: &mut Totals) -> Result<(), Strin
     .map_err(|wrong| format!("read only: {wrong}"))?;
     let changed = [&hdd, &ssd, &ring].map(|device| device.snapshot()) != before;
     if changed || manifest.to_bytes() != recorded {
-        return Err("a read-only opening changed the store".to_owned());
+        return Err("a read-only open changed the store".to_owned());
     }
     checked.meet(&crash);
     totals.crash(&checked);

@@ -397,7 +397,7 @@ impl Model {
         covered.filter(|p| !spares || spared(p)).map(|p| p.lost(version, spares)).is_some()
     }
 
-    /// Records that everything but the HDD is lost before the next opening.
+    /// Records that everything but the HDD is lost before the next open.
     pub(crate) fn bereft(&mut self) {
         (self.lost_to, self.loss_spares_synced, self.ssd_touched) = (u32::MAX, false, true);
     }

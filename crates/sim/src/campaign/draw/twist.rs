@@ -1,4 +1,4 @@
-//! What an adversary does to the log and the devices of a store between a crash and the next opening.
+//! What an adversary does to the log and the devices of a store between a crash and the next open.
 
 use clap::ValueEnum;
 
@@ -18,7 +18,7 @@ pub enum Twist {
     StaleLog,
     /// The pages of a store that never had a log.
     UnloggedPages,
-    /// The pages as they were in an earlier opening.
+    /// The pages as they were in an earlier open.
     StalePages,
     /// The log of a copy of the store that went on by itself.
     SiblingLog,

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Whether an opening reports that it cannot determine the newest map, which is correct if map blocks were
+/// Whether an open reports that it cannot determine the newest map, which is correct if map blocks were
 /// reported as written but were not.
 fn is_about_the_map(what: &str) -> bool {
     what.contains(NO_MAP) || what.contains("map checkpoint")

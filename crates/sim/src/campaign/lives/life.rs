@@ -32,7 +32,7 @@ const SLOW: Duration = Duration::from_secs(5);
 /// The session number after passing faults.
 const AFTER_FAULTS: u32 = 99;
 
-/// How long an opening may be refused because operations of a dropped store are in flight.
+/// How long an open may be refused because operations of a dropped store are in flight.
 const BUSY_MAX: Duration = Duration::from_secs(3600);
 
 /// The starting point of a life.
@@ -231,7 +231,7 @@ impl<'a> Life<'a> {
         }
     }
 
-    /// Possibly makes a record of the next opening fail. Returns how many openings may fail.
+    /// Possibly makes a record of the next open fail. Returns how many opens may fail.
     fn fail_opening(&self, probe: &Probe, totals: &mut Totals) -> u32 {
         let mut rng = SmallRng::seed_from_u64(self.seed ^ probe.manifest.saves() << 20 ^ 0x0be2);
         if rng.random_bool(0.3) {

@@ -62,7 +62,7 @@ pub(super) async fn intrude(probe: Arc<Probe>, plan: Arc<Plan>, mut rng: SmallRn
     Ok(())
 }
 
-/// Starts two openings of the store at once: at most one may succeed.
+/// Starts two opens of the store at once: at most one may succeed.
 pub(super) async fn at_once(probe: &Arc<Probe>, plan: &Plan) -> Result<Result<PageStore, OpenError>, String> {
     let leases = [Arc::<Lease>::default(), Arc::<Lease>::default()];
     probe.mark(State::TwoOpeners);
@@ -70,7 +70,7 @@ pub(super) async fn at_once(probe: &Arc<Probe>, plan: &Plan) -> Result<Result<Pa
     let [first, second] = leases.each_ref().map(|lease| Ended { lease: Arc::clone(lease), on: true });
     let [one, two] = leases.each_ref().map(|lease| probe.leased(plan, lease).open());
     let (winner, opened, loser) = match tokio::join!(one, two) {
-        (Ok(_), Ok(_)) => return Err("two concurrent openings both succeed".to_owned()),
+        (Ok(_), Ok(_)) => return Err("two concurrent opens both succeed".to_owned()),
         (Ok(store), Err(loser)) => (first, Ok(store), loser),
         (Err(loser), Ok(store)) => (second, Ok(store), loser),
         (Err(one), Err(two)) if is_busy(&one) => (second, Err(two), one),
@@ -87,7 +87,7 @@ pub(super) async fn at_once(probe: &Arc<Probe>, plan: &Plan) -> Result<Result<Pa
     Ok(opened)
 }
 
-/// Releases the lease of an opening that has failed, or was dropped.
+/// Releases the lease of an open that has failed, or was dropped.
 struct Ended {
     lease: Arc<Lease>,
     on: bool,

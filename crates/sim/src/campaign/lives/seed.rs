@@ -201,7 +201,7 @@ impl Run<'_> {
     }
 
     /// Tests devices with a past, after a life that ended with a close. `line` has the moments that precede
-    /// this life, each from an earlier opening. Work done after the moment from which the next life starts
+    /// this life, each from an earlier open. Work done after the moment from which the next life starts
     /// never happened, so copies from that period are not in the store's past.
     fn past(
         &mut self,

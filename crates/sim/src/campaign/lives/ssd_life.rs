@@ -29,7 +29,7 @@ use std::time::Duration;
 /// Longer than any call takes.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// How an opening treats a lost SSD whose loss the embedder accepts.
+/// How an open treats a lost SSD whose loss the embedder accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Accepts {
     /// The SSD is there after all.
@@ -40,7 +40,7 @@ enum Accepts {
     Without,
 }
 
-/// The losses that the store has reported, and what the next opening may report instead.
+/// The losses that the store has reported, and what the next open may report instead.
 #[derive(Debug, Default)]
 struct Reported {
     loss: Option<SsdLoss>,
@@ -147,7 +147,7 @@ impl World {
                 .rng
                 .random_bool(0.2)
                 .then(|| [Accepts::Nothing, Accepts::Blank, Accepts::Without][self.rng.random_range(0..3)]);
-            // The next opening gets other devices.
+            // The next open gets other devices.
             drop(store);
             if self.accepts == Some(Accepts::Blank) {
                 self.exchange_ssd();

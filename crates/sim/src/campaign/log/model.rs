@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// When a change is in the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum At {
-    /// With the record that ends there; 0: it was found by an opening.
+    /// With the record that ends there; 0: it was found by an open.
     Lsn(u64),
     /// Its call has begun, and its record's position is not known yet.
     Call(u32),
@@ -70,22 +70,22 @@ pub(super) struct Model {
     calls: BTreeMap<u32, u64>,
     last_call: u32,
     last_space: u32,
-    /// Every record up to here was reported durable, or found by an opening.
+    /// Every record up to here was reported durable, or found by an open.
     pub(super) acked: u64,
-    /// The number of the opening, and whether one of its records was acknowledged.
+    /// The number of the open, and whether one of its records was acknowledged.
     pub(super) opening: u32,
     pub(super) acked_since: bool,
     /// The pages must know that the log goes at least that far.
     pub(super) known: u64,
     /// Where each write to the log's medium began.
     pub(super) batches: BTreeSet<u64>,
-    /// How far the log was acknowledged at the opening.
+    /// How far the log was acknowledged at the open.
     opened: u64,
     /// Pages were changed without a record: the log does not have them if the SSD is lost.
     pub(super) loaded: bool,
     /// The number of the last content.
     pub(super) content: u64,
-    /// An opening may have recovered the log up to any position from `acked` on, and continued it from there:
+    /// An open may have recovered the log up to any position from `acked` on, and continued it from there:
     /// records after `acked` may be there or not.
     pub(super) uncertain: bool,
 }
@@ -127,7 +127,7 @@ impl Model {
         self.pages.keys().any(|page| loaded(self, page) > loaded(before, page))
     }
 
-    /// As it is for a moment during an opening's recovery, if `recovering`.
+    /// As it is for a moment during an open's recovery, if `recovering`.
     pub(super) fn at_moment(&self, recovering: bool) -> Self {
         let mut model = self.clone();
         model.uncertain |= recovering;
@@ -397,7 +397,7 @@ impl Model {
         self.pages.keys().copied().collect()
     }
 
-    /// Records that an opening has recovered up to `end`, and what it found of each page.
+    /// Records that an open has recovered up to `end`, and what it found of each page.
     pub(super) fn settle(&mut self, end: u64, mut found: impl FnMut(PageId) -> Found) {
         // What follows the last record of the engine's is the log's own.
         let lsns = self.pages.values().flatten().filter_map(|version| match version.at {
@@ -434,7 +434,7 @@ impl Model {
         self.spaces.values_mut().for_each(|space| space.users = 0);
         (self.acked, self.acked_since) = (self.acked.max(last), false);
         self.opening += 1;
-        // Before the first record of this opening is acknowledged, the pages know of these.
+        // Before the first record of this open is acknowledged, the pages know of these.
         self.opened = self.acked;
     }
 }

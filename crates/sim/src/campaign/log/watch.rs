@@ -36,7 +36,7 @@ pub(super) struct Moment {
     /// Where the log ended, what was in memory included.
     pub(super) end: u64,
     pub(super) boundary: u64,
-    /// An opening was recovering.
+    /// An open was recovering.
     pub(super) recovering: bool,
 }
 
@@ -109,7 +109,7 @@ pub(super) struct Watch {
     pub(super) power: SimPower,
     pub(super) manifest: Arc<MemoryManifest>,
     pub(super) model: Mutex<Model>,
-    /// Devices were made to fail since the opening: calls may fail.
+    /// Devices were made to fail since the open: calls may fail.
     pub(super) troubled: AtomicBool,
     inside: Mutex<Inside>,
 }
@@ -154,13 +154,13 @@ impl Watch {
         watch
     }
 
-    /// The pages' devices, as an opening gets them.
+    /// The pages' devices, as an open gets them.
     pub(super) fn devices(self: &Arc<Self>) -> SharedDisks {
         let one = |device: &Arc<SimDevice>| self.seen(device);
         SharedDisks { hdd: one(&self.hdd), ssd: one(&self.ssd), ring: one(&self.ring) }
     }
 
-    /// The log's medium, as an opening gets it.
+    /// The log's medium, as an open gets it.
     pub(super) fn log_media(self: &Arc<Self>) -> io::Result<Box<dyn pagetier_wal::Media>> {
         self.log.media(|device| self.seen(device))
     }

@@ -82,7 +82,7 @@ states! {
     SaveFailed => "a save of the manifest failed",
     SaveReplaced => "a save of the manifest failed, and took effect",
     SuperblockFailed => "a superblock write failed",
-    OpeningFailed => "an opening failed and was retried",
+    OpeningFailed => "an open failed and was retried",
     CloseFailed => "a close failed",
     Intruded => "a second opener while the store was open",
     TwoOpeners => "two openers at once",

@@ -213,7 +213,7 @@ const VIEWS: &[&str] = &[
     "Policies::counts",
 ];
 
-/// What openings, and the examinations of crashed and closed stores, call.
+/// What opens, and the examinations of crashed and closed stores, call.
 const EXAMINATIONS: &[&str] = &[
     "Builder::accept_ssd_loss",
     "Builder::costs",

@@ -12,7 +12,7 @@ pub(crate) struct Disks {
     pub(crate) power: SimPower,
 }
 
-/// The same, as an opening receives them.
+/// The same, as an open receives them.
 #[derive(Clone)]
 pub(crate) struct SharedDisks {
     pub(crate) hdd: SharedDevice,

@@ -215,12 +215,12 @@ pub(crate) fn examine(crash: Crash<'_>, lenient: Lenient, rate: Rate) -> Result<
     })
 }
 
-/// Whether the opening failed because another store, or a dropped one, still uses the devices.
+/// Whether the open failed because another store, or a dropped one, still uses the devices.
 pub(crate) fn is_busy(error: &OpenError) -> bool {
     matches!(error, OpenError::AlreadyOpen { .. }) || error.to_string().contains("in use")
 }
 
-/// Whether the error of a failed opening names the record that could not be written.
+/// Whether the error of a failed open names the record that could not be written.
 pub(crate) fn names_the_record(error: &OpenError) -> bool {
     let text = pagetier::errors::Causes(error).to_string().to_lowercase();
     ["manifest", "hdd", "ssd"].iter().any(|place| text.contains(place))

@@ -1,4 +1,4 @@
-//! A plan's store: its sizes, its options, and the opening on its devices.
+//! A plan's store: its sizes, its options, and the open on its devices.
 
 use super::disks::{Disks, SharedDisks};
 use crate::campaign::draw::plan::Plan;
@@ -61,7 +61,7 @@ impl Plan {
         )
     }
 
-    /// Options that each opening may choose anew, as the seed draws them.
+    /// Options that each open may choose anew, as the seed draws them.
     fn chosen(&self, builder: Builder, [ssd, pool]: [String; 2]) -> Builder {
         let rng = &mut SmallRng::seed_from_u64(self.seed ^ 0x4be8_93d1_0c7f_2a65);
         let some = |rng: &mut SmallRng| rng.random_bool(0.25);

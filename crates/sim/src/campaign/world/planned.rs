@@ -198,7 +198,7 @@ impl Planned {
                 let device = if *on_ssd { ssd } else { hdd };
                 let mut fault = fault.clone();
                 if fault.op != Some(IoOp::Grow) {
-                    // Fault numbers count from the opening of the device.
+                    // Fault numbers count from the open of the device.
                     fault.from_op += device.ops();
                 }
                 if *skip > 0 {

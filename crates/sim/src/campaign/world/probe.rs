@@ -87,14 +87,14 @@ struct Inside {
     killed: bool,
     /// States to count for every later moment.
     marks: States,
-    /// The lease of the opening that received the devices last.
+    /// The lease of the open that received the devices last.
     lease: Arc<Lease>,
     /// The number of the first save of the manifest to fail, and whether failing saves take effect.
     failing_saves: Option<(u64, bool)>,
     violation: Option<String>,
-    /// Whether the next openings overwrite what another store left.
+    /// Whether the next opens overwrite what another store left.
     force: bool,
-    /// Whether the next openings accept the loss of the SSD.
+    /// Whether the next opens accept the loss of the SSD.
     accepts_loss: bool,
     drawn: Drawn,
 }
@@ -178,7 +178,7 @@ impl Probe {
         self.leased(plan, &lease)
     }
 
-    /// The options for an opening that may not get the store; [`Probe::hold`] records the one that does.
+    /// The options for an open that may not get the store; [`Probe::hold`] records the one that does.
     pub(crate) fn leased(self: &Arc<Self>, plan: &Plan, lease: &Arc<Lease>) -> Builder {
         let builder = plan.builder_on(self.devices(lease), &self.manifest);
         let builder = {
@@ -194,7 +194,7 @@ impl Probe {
         }
     }
 
-    /// Records the opening that holds the store.
+    /// Records the open that holds the store.
     pub(crate) fn hold(&self, lease: &Arc<Lease>) {
         self.inside.lock().lease = Arc::clone(lease);
     }
@@ -223,7 +223,7 @@ impl Probe {
         self.inside.lock().marks.remove(state);
     }
 
-    /// Makes later openings overwrite what another store left on the devices.
+    /// Makes later opens overwrite what another store left on the devices.
     pub(crate) fn overwrite_by_force(&self) {
         self.inside.lock().force = true;
         self.mark(State::Stranger);
@@ -239,7 +239,7 @@ impl Probe {
         std::mem::take(&mut self.inside.lock().drawn)
     }
 
-    /// Makes later openings accept the loss of the SSD, or not.
+    /// Makes later opens accept the loss of the SSD, or not.
     pub(crate) fn accept_loss(&self, yes: bool) {
         self.inside.lock().accepts_loss = yes;
     }
@@ -499,7 +499,7 @@ fn geometry(plan: &Plan) -> States {
     states
 }
 
-/// One opening's use of the devices.
+/// One open's use of the devices.
 #[derive(Debug, Default)]
 pub(crate) struct Lease {
     /// Whether its store was dropped.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Probe {
-    /// The devices for the store. Each opening gets new ones.
+    /// The devices for the store. Each open gets new ones.
     pub(crate) fn devices(self: &Arc<Self>, lease: &Arc<Lease>) -> SharedDisks {
         let device = |which| {
             let (probe, lease) = (Arc::clone(self), Arc::clone(lease));
@@ -66,7 +66,7 @@ impl Watched {
         let own = usize::from(saves);
         if first && self.probe.watches_drops && self.inner().occupancy().in_flight() > own {
             self.probe.violate(format!(
-                "{name}: {what} at {offset} of an opening begins while operations of the previous store are in flight"
+                "{name}: {what} at {offset} of an open begins while operations of the previous store are in flight"
             ));
         }
         let Some(log) = self.probe.log.as_ref().filter(|_| what == "write") else { return };

@@ -11,7 +11,7 @@
 
 use crate::exec::flush::unflushed::UnflushedHomes;
 use crate::protocol::flushes::FlushNumber;
-use crate::remember::{Flushed, Remember, Unproved};
+use crate::remember::{Flushed, Remember, Unverified};
 use pagetier_devio::listen;
 use pagetier_devio::task;
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoClass, IoOp, SharedDevice};
@@ -39,18 +39,18 @@ impl Failures {
         if matches!(error.kind, DeviceErrorKind::Closed | DeviceErrorKind::Fenced) {
             return error;
         }
-        let unproved = match which {
-            Flushed::Hdd => Unproved { hdd: true, ssd: false, homes: self.unflushed.fail(&error) },
+        let unverified = match which {
+            Flushed::Hdd => Unverified { hdd: true, ssd: false, homes: self.unflushed.fail(&error) },
             // With the ring on the HDD a flush of both may have failed there, and lost homes, too.
             Flushed::Ssd if self.ring_on.as_ref() == Some(&error.device) => {
-                Unproved { hdd: true, ssd: true, homes: self.unflushed.fail(&error) }
+                Unverified { hdd: true, ssd: true, homes: self.unflushed.fail(&error) }
             }
-            Flushed::Ssd => Unproved { hdd: false, ssd: true, homes: Vec::new() },
+            Flushed::Ssd => Unverified { hdd: false, ssd: true, homes: Vec::new() },
         };
-        match self.remember.note(&unproved).await {
+        match self.remember.note(&unverified).await {
             Ok(()) => error,
             Err(cause) => {
-                // The next opening will know nothing of the failure, and would trust pages that are in the
+                // The next open will know nothing of the failure, and would trust pages that are in the
                 // operating system's cache alone. Only a reboot empties that cache, so the caller must tell
                 // the operator.
                 tracing::error!(
@@ -403,7 +403,7 @@ mod tests {
     async fn a_flush_of_nothing_does_not_reach_the_device() {
         let (device, fenced) = counted();
         let (_, flush) = flushes_of(Arc::clone(&fenced));
-        assert_eq!(reaching(&flush, &device).await, 1, "what an earlier opening wrote is not known");
+        assert_eq!(reaching(&flush, &device).await, 1, "what an earlier open wrote is not known");
         for changes in [0, 1] {
             if changes > 0 {
                 write(&fenced).await;

@@ -1,5 +1,5 @@
-//! Home writes that are not durable. They determine what a failed flush of the HDD leaves unproved, and which
-//! copies of homes are not yet copies of durable versions.
+//! Home writes that are not durable. They determine what a failed flush of the HDD leaves unverified, and
+//! which copies of homes are not yet copies of durable versions.
 
 use crate::protocol::flushes::HddFlush;
 use pagetier_devio::DeviceError;
@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// A flush is due at this many home writes without one. This bounds their memory, and what the next opening
+/// A flush is due at this many home writes without one. This bounds their memory, and what the next open
 /// rewrites after a failed flush.
 const PAGES_MAX: usize = 4096;
 
@@ -33,7 +33,7 @@ pub(crate) struct UnflushedHomes(Mutex<Inner>);
 
 impl UnflushedHomes {
     /// Notes the start of home writes of these versions. After a failed flush none may start: they would be
-    /// missing from the note of what it left unproved.
+    /// missing from the note of what it left unverified.
     pub(crate) fn begin(&self, writes: &[(PageId, Stamp, Lsn)]) -> Result<(), Arc<str>> {
         let mut inner = self.0.lock();
         if let Some(cause) = &inner.failed {
@@ -61,7 +61,7 @@ impl UnflushedHomes {
         self.0.lock().pages.retain(|_, write| write.until_flush.is_none_or(|flush| flush > over));
     }
 
-    /// Notes that a flush failed. Returns the pages that it leaves unproved, sorted.
+    /// Notes that a flush failed. Returns the pages that it leaves unverified, sorted.
     pub(crate) fn fail(&self, error: &DeviceError) -> Vec<PageId> {
         let mut inner = self.0.lock();
         inner.failed.get_or_insert_with(|| Arc::from(error.to_string()));
@@ -100,7 +100,7 @@ mod tests {
     use pagetier_page::SpaceId;
 
     #[test]
-    fn a_home_write_is_unproved_until_the_flush_that_began_after_it() {
+    fn a_home_write_is_unverified_until_the_flush_that_began_after_it() {
         let page = |no| PageId::new(SpaceId(1), no);
         let write = |no, stamp| (page(no), Stamp::from_bits(stamp), Lsn(stamp));
         let writes = UnflushedHomes::default();
@@ -124,7 +124,7 @@ mod tests {
             len: 0,
             kind: DeviceErrorKind::Gone,
         };
-        assert_eq!(writes.fail(&error), [page(3)], "in flight is unproved, too");
+        assert_eq!(writes.fail(&error), [page(3)], "in flight is unverified, too");
         assert!(writes.begin(&[write(4, 14)]).is_err());
     }
 }

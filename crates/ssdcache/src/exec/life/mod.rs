@@ -1,5 +1,5 @@
 //! What becomes of the SSD while the store works: checkpoints of its map, its drain, exchange, loss and
-//! return. How it is found at an opening is in `open`.
+//! return. How it is found at an open is in `open`.
 //!
 //! Begin with `quiet`: an exchange waits there for everything in progress.
 

@@ -74,7 +74,7 @@ pub enum ExchangeError<E> {
     /// The exchange could not be recorded. It is uncertain which device a restart would find, so writes are
     /// refused.
     #[error(
-        "the exchange of the SSD could not be recorded: the next opening may find the old SSD or the new one"
+        "the exchange of the SSD could not be recorded: the next open may find the old SSD or the new one"
     )]
     Commit(E),
 }

@@ -1,7 +1,7 @@
 //! Takes the SSD back into use after a failure: its contents count only as far as they were verified (I31).
 //!
 //! (1) Quiet: no slot is being written, and none will be before the end, since the SSD still counts as
-//! failed. (2) Every copy is read beside the store's work; unproved versions are written again, the same
+//! failed. (2) Every copy is read beside the store's work; unverified versions are written again, the same
 //! bytes to the same slot. (3) Quiet: bad copies give way to their predecessors. (4) A flush makes what was
 //! written again durable, losses are recorded, and a checkpoint names what counts. (5) Quiet: the SSD is in
 //! use. Writes wait for the quiet steps only, none of which reads a slot.
@@ -244,9 +244,9 @@ impl Core {
     async fn verify(&self, begun: &Begun, by: &impl Readmitter) -> Result<Verified, ReadmitError> {
         // Fixed at the start: a flush from now on says nothing about what was written before the failure.
         let completed = begun.old.flush.completed();
-        let (mut slots, unproved) = {
+        let (mut slots, unverified) = {
             let state = self.state.lock();
-            (state.slots.to_verify(), state.slots.unproved_predecessors(completed))
+            (state.slots.to_verify(), state.slots.unverified_predecessors(completed))
         };
         let mut verified = Verified::default();
         loop {
@@ -255,7 +255,7 @@ impl Core {
                 // Each copy is held as by a read, and only a few at once: the store goes on, and needs slots
                 // to become free.
                 let held = slots.by_ref().filter_map(|slot| {
-                    let one = state.slots.begin_verification(slot, completed, &unproved)?;
+                    let one = state.slots.begin_verification(slot, completed, &unverified)?;
                     Some((one, SlotHold { core: self, slot }))
                 });
                 held.take(DEPTH).collect()
@@ -282,14 +282,14 @@ impl Core {
     }
 
     async fn verify_one(&self, one: ToVerify, old: &CacheDevice) -> Result<CopyState, DeviceError> {
-        let ToVerify { slot, entry, unproved } = one;
+        let ToVerify { slot, entry, unverified } = one;
         let at = old.layout.slot_at(slot.0);
         let read =
             self.read_image(&old.device, at, (entry.page, entry.stamp), self.buffer(), IoClass::Recovery);
         let (image, result) = read.await;
         match result {
             // A flush alone proves nothing about a version that a failed one should have covered.
-            Ok(()) if unproved && !entry.clean => {
+            Ok(()) if unverified && !entry.clean => {
                 write_one(&old.device, at, image, IoClass::Recovery).await?;
                 Ok(CopyState::Rewritten)
             }
@@ -332,7 +332,7 @@ impl Core {
                 return Err(ReadmitError::LogNeeded { pages });
             }
         }
-        // From here on flushes of this SSD count again: whatever the failed one left unproved has been
+        // From here on flushes of this SSD count again: whatever the failed one left unverified has been
         // written again, or is given up below.
         if begun.flush_failed {
             *self.cache_device.write() = begun.old.without_failure();

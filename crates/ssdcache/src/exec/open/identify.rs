@@ -1,4 +1,4 @@
-//! Reads and writes the superblocks of a device, which name its store and the openings that it took part in.
+//! Reads and writes the superblocks of a device, which name its store and the opens that it took part in.
 //! The two copies are written one after the other, each flushed before the next.
 
 use crate::exec::io::single::{read_one, write_one};
@@ -43,7 +43,7 @@ pub async fn newest_label<S: Label>(device: &SharedDevice) -> Result<(Found<S>, 
     Ok(last)
 }
 
-/// Writes to `device`, which has a superblock of kind `S`, the openings that it took part in, and flushes it.
+/// Writes to `device`, which has a superblock of kind `S`, the opens that it took part in, and flushes it.
 ///
 /// # Errors
 /// When the device cannot be read, written or flushed.

@@ -18,7 +18,7 @@ use crate::exec::open::{OpenParams, Reader, RecoveryFlushes};
 use crate::format::layout::BLOCK_BYTES;
 use crate::format::layout::JournalSeq;
 use crate::protocol::recovery::Evidence;
-use crate::remember::{Flushed, Unproved};
+use crate::remember::{Flushed, Unverified};
 use pagetier_devio::{DeviceError, IoBuf, IoClass, SharedDevice};
 use pagetier_page::PageId;
 use rustc_hash::FxHashSet;
@@ -29,24 +29,24 @@ const CHUNK_BYTES: u64 = 1 << 20;
 
 impl OpenParams {
     /// What may never become durable although it can be read. `noted` is the part that the manifest records.
-    pub(crate) fn unproved(&self, noted: &Unproved) -> Unproved {
+    pub(crate) fn unverified(&self, noted: &Unverified) -> Unverified {
         let unknown = !self.closed;
         let homes = noted.homes.clone();
-        Unproved { hdd: noted.hdd || unknown, ssd: noted.ssd || unknown, homes }
+        Unverified { hdd: noted.hdd || unknown, ssd: noted.ssd || unknown, homes }
     }
 }
 
 impl Reader<'_> {
-    /// Rewrites what a failed flush of the SSD left unproved, then flushes both devices. Returns the number
+    /// Rewrites what a failed flush of the SSD left unverified, then flushes both devices. Returns the number
     /// of pages and blocks rewritten.
     pub(crate) async fn make_durable(
         &self,
         evidence: &Evidence,
-        unproved: &Unproved,
+        unverified: &Unverified,
         flushes: &RecoveryFlushes,
     ) -> Result<u64, DeviceError> {
         let mut rewritten = 0;
-        if unproved.ssd {
+        if unverified.ssd {
             for range in self.evidence_ranges(evidence) {
                 rewritten += self.rewrite(range).await?;
             }

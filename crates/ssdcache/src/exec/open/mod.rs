@@ -1,6 +1,6 @@
 //! Opens an SSD and recovers what a crash left on it.
 //!
-//! Recovery makes only changes that can be repeated: it rewrites what a failed flush left unproved, repairs
+//! Recovery makes only changes that can be repeated: it rewrites what a failed flush left unverified, repairs
 //! torn homes from ring and slots, and ends with a new checkpoint, before which no slot is given out. It
 //! flushes both devices before it writes any home, since what it has read may not be durable
 //! (`make_durable`).
@@ -111,7 +111,7 @@ pub struct RecoveryProgress {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct RecoveryReport {
-    /// Whether the last opening ended in a clean close, or the store is new.
+    /// Whether the last open ended in a clean close, or the store is new.
     pub clean: bool,
     /// The generation of the checkpoint from which it started.
     pub generation: u64,
@@ -134,7 +134,7 @@ pub struct RecoveryReport {
     pub rewritten: u64,
 }
 
-/// The parameters of an opening.
+/// The parameters of an open.
 pub struct OpenParams {
     /// The HDD, on which every page has its home.
     pub hdd: SharedDevice,
@@ -153,7 +153,7 @@ pub struct OpenParams {
     pub policy: Box<dyn SlotPolicy>,
     /// The eviction zone, in per cent of the slots.
     pub zone_percent: f64,
-    /// The number of this opening: larger than any before, and durably recorded as used.
+    /// The number of this open: larger than any before, and durably recorded as used.
     pub epoch: u32,
     /// The maximum number of admissions in flight; each holds a page of memory.
     pub admissions_max: usize,
@@ -232,23 +232,23 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
     // No version of a page counts that the manifest lists as free, or whose space is gone (I28).
     let exists = |entry: &Entry| params.homes.offset(entry.page).is_some();
     let entries: Vec<_> = verdict.entries.iter().map(|entry| entry.filter(exists)).collect();
-    // In parallel with the repairs. The task has nothing of the opening's, which may fail meanwhile and must
+    // In parallel with the repairs. The task has nothing of the open's, which may fail meanwhile and must
     // then leave no device in use.
     let slots = tokio::spawn(async move {
         slots.apply_recovered(&entries);
         slots
     });
     let noted = params.remember.recall();
-    let unproved = params.unproved(&noted);
+    let unverified = params.unverified(&noted);
     let flushes = RecoveryFlushes::new(&params);
     // Before any other write. Suppose an image repairs a home before the image itself is durable: a power cut
     // in the middle would leave a torn home and no image (I13).
-    report.rewritten = reader.make_durable(&evidence, &unproved, &flushes).await?;
+    report.rewritten = reader.make_durable(&evidence, &unverified, &flushes).await?;
     reader.zero_unreadable(&given_up).await?;
-    let mut written = reader.repair_from_slots(&evidence, &verdict, &unproved).await?;
-    written.add(reader.repair_from_ring(&evidence, unproved.hdd).await?);
+    let mut written = reader.repair_from_slots(&evidence, &verdict, &unverified).await?;
+    written.add(reader.repair_from_ring(&evidence, unverified.hdd).await?);
     report.repaired = written.repaired;
-    report.rewritten += written.again + reader.rewrite_homes(&unproved.homes, &written.pages).await?;
+    report.rewritten += written.again + reader.rewrite_homes(&unverified.homes, &written.pages).await?;
     // Even homes that read well may be in a volatile cache only, and the ring is about to be overwritten.
     flushes.flush(&[Flushed::Hdd]).await?;
     let ring_from = reader.ring_from().await?;
@@ -277,7 +277,7 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
         tracing::warn!(
             %error,
             "recovery completed the writes of a failed flush but could not clear the record in the manifest; \
-             the next opening repeats them"
+             the next open repeats them"
         );
     }
     Ok((core, report))

@@ -1,7 +1,7 @@
 //! Finds the map checkpoint that was in force (I10).
 //!
 //! The newest sound header names it. Each area holds its header twice. If both copies are damaged, the mark
-//! in the other area proves that the checkpoint was in force, and the opening fails, since the previous
+//! in the other area proves that the checkpoint was in force, and the open fails, since the previous
 //! checkpoint is out of date.
 
 use crate::exec::open::images::is_of_a_block;

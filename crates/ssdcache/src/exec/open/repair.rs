@@ -7,7 +7,7 @@ use crate::exec::check;
 use crate::exec::io::single::{ATTEMPTS_MAX, read_one, write_one};
 use crate::format::map::Entry;
 use crate::protocol::recovery::{Evidence, Image, Verdict, newest_by_page};
-use crate::remember::Unproved;
+use crate::remember::Unverified;
 use futures_util::StreamExt;
 use pagetier_devio::{DeviceError, IoBuf, IoClass};
 use pagetier_page::{Defect, Header, PageId, Stamp};
@@ -53,10 +53,10 @@ impl Reader<'_> {
         &self,
         evidence: &Evidence,
         verdict: &Verdict,
-        unproved: &Unproved,
+        unverified: &Unverified,
     ) -> Vec<(u64, usize)> {
         let last: FxHashSet<PageId> = evidence.last_write_back().into_iter().collect();
-        let listed: FxHashSet<PageId> = unproved.homes.iter().copied().collect();
+        let listed: FxHashSet<PageId> = unverified.homes.iter().copied().collect();
         let from = evidence.slots_back_from();
         let entries = verdict.entries.iter().enumerate().filter_map(|(slot, e)| Some((slot, (*e)?)));
         // The last write-back may have been cut short; those before it ended with an HDD flush (I4). Under
@@ -79,10 +79,10 @@ impl Reader<'_> {
         &self,
         evidence: &Evidence,
         verdict: &Verdict,
-        unproved: &Unproved,
+        unverified: &Unverified,
     ) -> Result<HomesWritten, DeviceError> {
         let mut written = HomesWritten::default();
-        for (home, slot) in self.homes_backed_by_slots(evidence, verdict, unproved) {
+        for (home, slot) in self.homes_backed_by_slots(evidence, verdict, unverified) {
             let Some(Entry { page, .. }) = verdict.entries[slot] else { continue };
             let (at, bytes) = (self.params.layout.slot_at(slot as u32), self.params.layout.page_size.bytes());
             let image = match self.read(at, bytes as u64).await {
@@ -100,7 +100,7 @@ impl Reader<'_> {
             // ring may have no image, is not written over a sound home: a crash could tear it, and the SSD be
             // lost.
             let imaged = self.params.ring_on_hdd && self.params.layout.ring_pages > 0;
-            if home_is_sound && (!unproved.hdd || imaged) {
+            if home_is_sound && (!unverified.hdd || imaged) {
                 continue;
             }
             self.grow_to(home)?;

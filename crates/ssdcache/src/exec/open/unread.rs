@@ -45,7 +45,7 @@ impl Reader<'_> {
         let places = self.unread.ring.keys().map(|place| layout.ring_at(*place));
         for at in places.chain(slots.iter().map(|slot| layout.slot_at(*slot))) {
             if let Err(error) = self.void(at).await {
-                // Nothing needs it now. The next opening tries again.
+                // Nothing needs it now. The next open tries again.
                 tracing::warn!(%error, "an unused block of the SSD can be neither read nor overwritten");
             }
         }

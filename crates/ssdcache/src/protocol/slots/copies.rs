@@ -133,7 +133,7 @@ impl Slots {
         self.slots.get(slot).stored().is_none_or(|stored| stored.durable_at <= completed)
     }
 
-    /// The number of slots that are not used again before the next opening.
+    /// The number of slots that are not used again before the next open.
     #[cfg(test)]
     pub fn count_bad(&self) -> usize {
         self.slots.iter().filter(|slot| slot.phase == Phase::Bad).count()

@@ -108,7 +108,7 @@ pub struct Slots {
 
 impl Slots {
     /// Slots as `map` (of checkpoint `generation`, recovered or empty) describes them. No slot may be written
-    /// before the first checkpoint of this opening has named a zone.
+    /// before the first checkpoint of this open has named a zone.
     #[must_use]
     pub fn new(
         params: SlotParams,
@@ -573,7 +573,7 @@ impl Slots {
         self.in_force
     }
 
-    /// Counters since the opening.
+    /// Counters since the open.
     #[must_use]
     pub fn counts(&self) -> SlotCounts {
         self.counts

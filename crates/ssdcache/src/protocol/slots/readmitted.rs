@@ -1,8 +1,8 @@
 //! The slots of an SSD that is taken back after a failure (I31).
 //!
 //! After a failed flush nothing that was written since the last good one need be durable, however it reads.
-//! So a version written since then is unproved until it was written again and flushed, and the version before
-//! it, in a slot retired since then or on the HDD, is still the durable one.
+//! So a version written since then is unverified until it was written again and flushed, and the version
+//! before it, in a slot retired since then or on the HDD, is still the durable one.
 
 use super::Slots;
 use super::slot::{Phase, Slot, Standing};
@@ -29,7 +29,7 @@ pub(crate) struct ToVerify {
     pub(crate) slot: SlotId,
     pub(crate) entry: Entry,
     /// No good flush has followed its write.
-    pub(crate) unproved: bool,
+    pub(crate) unverified: bool,
 }
 
 /// What became of a copy that turned out to be damaged or gone.
@@ -67,34 +67,34 @@ impl Slots {
     }
 
     /// Retired slots whose own versions no flush up to `completed` has covered, sorted.
-    pub(crate) fn unproved_predecessors(&self, completed: SsdFlush) -> Vec<SlotId> {
-        let unproved = self.retired.iter().filter(|one| one.durable_at > completed);
-        let mut slots: Vec<SlotId> = unproved.map(|one| one.slot).collect();
+    pub(crate) fn unverified_predecessors(&self, completed: SsdFlush) -> Vec<SlotId> {
+        let unverified = self.retired.iter().filter(|one| one.durable_at > completed);
+        let mut slots: Vec<SlotId> = unverified.map(|one| one.slot).collect();
         slots.sort_unstable();
         slots
     }
 
-    /// Holds the version in `slot` to be verified, if it is a copy or the predecessor of one. `unproved`: as
-    /// [`Slots::unproved_predecessors`] returned them.
+    /// Holds the version in `slot` to be verified, if it is a copy or the predecessor of one. `unverified`:
+    /// as [`Slots::unverified_predecessors`] returned them.
     pub(crate) fn begin_verification(
         &mut self,
         slot: SlotId,
         completed: SsdFlush,
-        unproved: &[SlotId],
+        unverified: &[SlotId],
     ) -> Option<ToVerify> {
         if self.hidden {
             return None;
         }
         let stored = self.slots.find(slot)?;
-        let unproved = match stored.phase {
+        let unverified = match stored.phase {
             Phase::Live { .. } => stored.durable_at > completed,
             // One that waits for no flush is free as soon as its readers are gone.
-            Phase::Retired if stored.durable_at != SsdFlush::NONE => unproved.binary_search(&slot).is_ok(),
+            Phase::Retired if stored.durable_at != SsdFlush::NONE => unverified.binary_search(&slot).is_ok(),
             _ => return None,
         };
         self.slots.edit(slot).readers += 1;
         let entry = Entry { page: stored.page, stamp: stored.stamp, clean: !stored.is_dirty() };
-        Some(ToVerify { slot, entry, unproved })
+        Some(ToVerify { slot, entry, unverified })
     }
 
     /// What becomes of `page`, whose version `stamp` in `slot` cannot be read, if it is given up.
@@ -194,20 +194,20 @@ impl Slots {
     /// Notes that every sound version that flush `completed` and earlier ones did not cover was written
     /// again: flush `again` covers it.
     pub fn written_again(&mut self, completed: SsdFlush, again: SsdFlush) {
-        let unproved = |durable_at: &mut SsdFlush| {
+        let unverified = |durable_at: &mut SsdFlush| {
             if *durable_at > completed {
                 *durable_at = again;
             }
         };
         for slot in self.slots.ids() {
             if let Some(stored) = self.slots.edit(slot).stored_mut() {
-                unproved(&mut stored.durable_at);
+                unverified(&mut stored.durable_at);
             }
         }
         for one in &mut self.retired {
             // Retired slots remain the fallback until what replaced them is durable.
             one.until = again;
-            unproved(&mut one.durable_at);
+            unverified(&mut one.durable_at);
         }
     }
 
@@ -277,7 +277,7 @@ mod tests {
             let at = [write(&mut slots, 1, GOOD), write(&mut slots, 2, SsdFlush(2)), {
                 write(&mut slots, 3, SsdFlush(2))
             }];
-            assert_eq!(slots.unproved_predecessors(GOOD), [at[1]]);
+            assert_eq!(slots.unverified_predecessors(GOOD), [at[1]]);
             let fallen = fall(&mut slots, at[2], 3, &at[sound..]);
             match sound {
                 0 => assert_eq!((fallen, slots.holds(PAGE, Stamp::from_bits(3))), (Fallen::Lost, true)),

@@ -38,7 +38,7 @@ pub(super) enum Phase {
     },
     /// It holds an obsolete version, and is free once its flush has completed and nothing reads it.
     Retired,
-    /// A write into it failed: it is not used again before the next opening.
+    /// A write into it failed: it is not used again before the next open.
     Bad,
 }
 

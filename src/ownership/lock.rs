@@ -12,7 +12,7 @@
 //! operation has completed. An opener that meets a leaving store waits; one that meets a running store is
 //! refused at once.
 //!
-//! **A refused opening** removes the files and directories that it created, while it still has the locks.
+//! **A refused open** removes the files and directories that it created, while it still has the locks.
 //!
 //! **After `kill -9`** the kernel is slow to close the files of a process that used io_uring: over a second
 //! on a busy disk. An opener therefore also waits for a lock whose holder is dead.
@@ -47,22 +47,22 @@ const LOCK: &str = "lock";
 const RUNNING: u8 = b'R';
 const LEAVING: u8 = b'L';
 
-/// Lives as long as a part of the store: [`Tenure::left`] waits until every clone is gone.
+/// Lives as long as a part of the store: [`Ownership::left`] waits until every clone is gone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Present(Arc<watch::Sender<()>>);
 
-/// What one opening holds: the right to do I/O, and its locks.
+/// What one open holds: the right to do I/O, and its locks.
 #[derive(Debug)]
-pub(crate) struct Tenure {
+pub(crate) struct Ownership {
     present: Present,
     fence: Fence,
     held: Mutex<Option<Held>>,
-    /// What the opening has created so far, in case it is refused.
+    /// What the open has created so far, in case it is refused.
     created: Mutex<Created>,
     owner: Owner,
 }
 
-/// What an opening created.
+/// What an open created.
 #[derive(Debug, Default)]
 pub(crate) struct Created {
     files: Vec<(At, Identity)>,
@@ -102,7 +102,7 @@ struct Locks {
     _present: Option<Present>,
 }
 
-/// The shared locks of a read-only opening, the directory's last, as in [`Locks`].
+/// The shared locks of a read-only open, the directory's last, as in [`Locks`].
 #[derive(Debug, Default)]
 pub(crate) struct ReadLocks {
     pub(crate) _held: Vec<FileLock>,
@@ -140,12 +140,12 @@ struct DeviceLock {
     _lock: FileLock,
 }
 
-/// Ends the tenure when dropped: with the store, or with an opening that failed or was cancelled.
+/// Ends the ownership when dropped: with the store, or with an open that failed or was cancelled.
 #[derive(Debug)]
-pub(crate) struct Leave(Arc<Tenure>);
+pub(crate) struct Leave(Arc<Ownership>);
 
 impl Leave {
-    pub(crate) fn tenure(&self) -> Arc<Tenure> {
+    pub(crate) fn ownership(&self) -> Arc<Ownership> {
         Arc::clone(&self.0)
     }
 }
@@ -156,22 +156,22 @@ impl Drop for Leave {
     }
 }
 
-impl Tenure {
-    /// Begins with the locks of a read-only opening, if it is one.
+impl Ownership {
+    /// Begins with the locks of a read-only open, if it is one.
     pub(crate) fn new(read: ReadLocks) -> (Arc<Self>, Leave) {
         let present = Present::default();
         let locks = Locks { _read: read, _present: Some(present.clone()), ..Locks::default() };
         let held = Mutex::new(Some(Held { locks, ..Held::default() }));
         let (fence, created, owner) = (Fence::default(), Mutex::default(), Owner::here());
-        let tenure = Arc::new(Self { present, fence, held, created, owner });
-        (Arc::clone(&tenure), Leave(tenure))
+        let ownership = Arc::new(Self { present, fence, held, created, owner });
+        (Arc::clone(&ownership), Leave(ownership))
     }
 
     pub(crate) async fn lock_directory(&self, directory: &Arc<HeldDir>) -> Result<(), OpenError> {
         let (lock, is_new) = DirectoryLock::take(directory).await?;
         match &mut *self.held.lock() {
             Some(held) => held.locks.directory = Some(lock),
-            // The tenure has ended: nothing would release what is taken now.
+            // The ownership has ended: nothing would release what is taken now.
             None => return Err(already_open(directory.path(), None)),
         }
         if is_new {
@@ -180,13 +180,13 @@ impl Tenure {
         Ok(())
     }
 
-    /// Notes that the opening created this file.
+    /// Notes that the open created this file.
     pub(crate) fn created_file(&self, at: &At) {
-        // By identity, not by name: only what this opening made may be removed if it is refused.
+        // By identity, not by name: only what this open made may be removed if it is refused.
         self.created.lock().files.extend(at.identity().map(|file| (at.clone(), file)));
     }
 
-    /// Notes that the opening created these directories, from the outermost to the innermost.
+    /// Notes that the open created these directories, from the outermost to the innermost.
     pub(crate) fn created_directories(&self, directories: Vec<PathBuf>) {
         self.created.lock().directories.extend(directories);
     }
@@ -196,7 +196,7 @@ impl Tenure {
         std::mem::take(&mut *self.created.lock())
     }
 
-    /// What [`Tenure::keep_created`] returned is not in use.
+    /// What [`Ownership::keep_created`] returned is not in use.
     pub(crate) fn created_in_vain(&self, created: Created) {
         *self.created.lock() = created;
     }
@@ -206,7 +206,7 @@ impl Tenure {
         std::mem::take(&mut *self.created.lock()).remove();
     }
 
-    /// The device behind the tenure's fence: no operation begins once the store has been dropped.
+    /// The device behind the ownership's fence: no operation begins once the store has been dropped.
     pub(crate) fn guard(&self, device: SharedDevice) -> SharedDevice {
         self.fence.guard(device)
     }
@@ -225,8 +225,8 @@ impl Tenure {
             Some(held) if held.devices.iter().any(|held| Arc::ptr_eq(held, device)) => {}
             Some(held) => held.devices.push(Arc::clone(device)),
             None => {
-                // The tenure has ended, for example because the store was dropped during an exchange of the
-                // SSD.
+                // The ownership has ended, for example because the store was dropped during an exchange of
+                // the SSD.
                 device.occupancy().leave(Arc::new(()));
                 return Err(already_open(Path::new(device.name()), None));
             }
@@ -257,7 +257,7 @@ impl Tenure {
         self.present.clone()
     }
 
-    /// Waits until nothing of the opening is left: no lock and no part of the store.
+    /// Waits until nothing of the open is left: no lock and no part of the store.
     pub(crate) fn left(&self) -> impl Future<Output = ()> + Send + Sync + 'static + use<> {
         let mut present = self.present.0.subscribe();
         async move { while present.changed().await.is_ok() {} }
@@ -321,7 +321,7 @@ impl Tenure {
     }
 }
 
-impl Tenure {
+impl Ownership {
     /// In a process forked from the one that opened the store: closes the descriptors of the locks, which the
     /// parent keeps. A child that ran on with them would keep the store locked after its parent's death.
     fn abandon(&self) {
@@ -365,7 +365,7 @@ impl DirectoryLock {
     async fn take(directory: &Arc<HeldDir>) -> Result<(Self, bool), OpenError> {
         let failed = |what| move |e| OpenError::directory(directory.path(), what, e);
         loop {
-            // Exclusively first, to learn whether it is new: a refused opening removes only what it created.
+            // Exclusively first, to learn whether it is new: a refused open removes only what it created.
             let file = directory.file(LOCK, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL);
             let (file, is_new) = match file {
                 Err(e) if e.kind() == ErrorKind::AlreadyExists => {
@@ -381,7 +381,7 @@ impl DirectoryLock {
                 return Err(already_open(directory.path(), owner.or_else(|| owner_of(&fd))));
             }
             let lock = Self(FileLock::new(fd));
-            // A refused opening removes the file that it created: a lock on that one excludes no opener.
+            // A refused open removes the file that it created: a lock on that one excludes no opener.
             let named = directory.identity_of(LOCK).map_err(failed("cannot be locked"))?;
             if rustix::fs::fstat(&lock.0.fd).is_ok_and(|stat| Some(Identity::of(&stat)) == named) {
                 lock.sign();

@@ -19,7 +19,7 @@ enum State {
     Released,
 }
 
-/// The embedder's log as one opening sees it, and no longer: see [`Gate::release`].
+/// The embedder's log as one open sees it, and no longer: see [`Gate::release`].
 pub(crate) struct Gate {
     state: Mutex<State>,
     owner: Owner,

@@ -99,7 +99,7 @@ pub(crate) struct At {
 }
 
 impl At {
-    /// A path of the embedder, relative to the directory that was the working directory at the opening.
+    /// A path of the embedder, relative to the directory that was the working directory at the open.
     pub(crate) fn named(path: PathBuf, working: Option<&Arc<HeldDir>>) -> Self {
         // An absolute path needs no directory, and must not fail if the working directory is gone.
         let folder = working.filter(|_| path.is_relative()).cloned();
@@ -151,7 +151,7 @@ impl At {
 
     /// Removes the file, if it is still this one and empty.
     pub(crate) fn remove_empty(&self, created: Identity) {
-        // Between the opening and now, another process may have put a file of its own there, or this opening
+        // Between the open and now, another process may have put a file of its own there, or this open
         // may have written to it. Neither may be removed.
         let empty = self.stat().is_ok_and(|stat| stat.st_size == 0 && Identity::of(&stat) == created);
         if empty {
@@ -168,14 +168,14 @@ mod tests {
         HeldDir::open(path).unwrap()
     }
 
-    /// An opening that is refused takes back what it created, and no more than that.
+    /// An open that is refused takes back what it created, and no more than that.
     #[test]
     fn only_an_empty_file_that_is_still_the_same_one_is_removed() {
         let directory = tempfile::tempdir().unwrap();
         let (at, path) = (At::within(&held(directory.path()), "hdd.vol"), directory.path().join("hdd.vol"));
         std::fs::write(&path, b"").unwrap();
         let created = at.identity().unwrap();
-        // The opening, or another process, has put the file to use.
+        // The open, or another process, has put the file to use.
         std::fs::write(&path, b"data").unwrap();
         at.remove_empty(created);
         assert_eq!(std::fs::read(&path).unwrap(), b"data");

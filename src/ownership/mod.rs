@@ -1,4 +1,4 @@
-//! What one opening holds until the store has left: the directory, the locks, the fence, the embedder's log
+//! What one open holds until the store has left: the directory, the locks, the fence, the embedder's log
 //! gate. Nothing here knows what is in the files.
 //!
 //! Begin with `lock`: its table says how each file and device is held. `ending` is the other end: a

@@ -1,10 +1,10 @@
-//! The manifest's record of what failed flushes left unproved.
+//! The manifest's record of what failed flushes left unverified.
 
 use crate::manifest::kept::ManifestStore;
-use crate::manifest::only_copies::UnprovedRecord;
-use crate::tenure::lock::Tenure;
+use crate::manifest::only_copies::UnverifiedRecord;
+use crate::ownership::lock::Ownership;
 use pagetier_devio::task::Boxed;
-use pagetier_ssdcache::{Flushed, Remember, Unproved};
+use pagetier_ssdcache::{Flushed, Remember, Unverified};
 use std::any::Any;
 use std::future::ready;
 use std::io;
@@ -14,50 +14,53 @@ use std::sync::{Arc, Weak};
 /// the store until the flush's result is recorded.
 pub(crate) struct InManifest {
     manifests: Weak<ManifestStore>,
-    tenure: Arc<Tenure>,
+    ownership: Arc<Ownership>,
 }
 
 impl InManifest {
-    pub(crate) fn of(manifests: &Arc<ManifestStore>, tenure: &Arc<Tenure>) -> Arc<dyn Remember> {
-        Arc::new(Self { manifests: Arc::downgrade(manifests), tenure: Arc::clone(tenure) })
+    pub(crate) fn of(manifests: &Arc<ManifestStore>, ownership: &Arc<Ownership>) -> Arc<dyn Remember> {
+        Arc::new(Self { manifests: Arc::downgrade(manifests), ownership: Arc::clone(ownership) })
     }
 
     /// Begins to change the record.
-    fn change(&self, change: impl FnOnce(&mut Unproved) + Send + 'static) -> Boxed<'static, io::Result<()>> {
+    fn change(
+        &self,
+        change: impl FnOnce(&mut Unverified) + Send + 'static,
+    ) -> Boxed<'static, io::Result<()>> {
         let Some(manifests) = self.manifests.upgrade() else { return Box::pin(ready(Err(dropped()))) };
-        let change = |record: Option<UnprovedRecord>| {
-            let mut unproved = record.as_ref().map(UnprovedRecord::unproved).unwrap_or_default();
-            change(&mut unproved);
-            UnprovedRecord::of(&unproved)
+        let change = |record: Option<UnverifiedRecord>| {
+            let mut unverified = record.as_ref().map(UnverifiedRecord::unverified).unwrap_or_default();
+            change(&mut unverified);
+            UnverifiedRecord::of(&unverified)
         };
         // Also after a drop: no other opener may get the store before it can read that its flush failed
         // (I14).
-        manifests.change_unproved(change, self.tenure.hold_locks().unwrap_or_default())
+        manifests.change_unverified(change, self.ownership.hold_locks().unwrap_or_default())
     }
 }
 
 impl Remember for InManifest {
-    fn recall(&self) -> Unproved {
-        let record = self.manifests.upgrade().and_then(|manifests| manifests.unproved());
-        record.as_ref().map(UnprovedRecord::unproved).unwrap_or_default()
+    fn recall(&self) -> Unverified {
+        let record = self.manifests.upgrade().and_then(|manifests| manifests.unverified());
+        record.as_ref().map(UnverifiedRecord::unverified).unwrap_or_default()
     }
 
-    fn note(&self, unproved: &Unproved) -> Boxed<'static, io::Result<()>> {
-        let unproved = unproved.clone();
-        self.change(move |noted| noted.add(&unproved))
+    fn note(&self, unverified: &Unverified) -> Boxed<'static, io::Result<()>> {
+        let unverified = unverified.clone();
+        self.change(move |noted| noted.add(&unverified))
     }
 
     fn made_durable(&self, devices: &[Flushed]) -> Boxed<'static, io::Result<()>> {
         let devices = devices.to_vec();
-        let clear = move |noted: &mut Unproved| devices.iter().for_each(|device| noted.clear(*device));
-        // Not after a drop: the next opening may have failed flushes of its own by then, which this would
+        let clear = move |noted: &mut Unverified| devices.iter().for_each(|device| noted.clear(*device));
+        // Not after a drop: the next open may have failed flushes of its own by then, which this would
         // clear.
-        let begun = self.tenure.while_open(|| self.change(clear));
+        let begun = self.ownership.while_open(|| self.change(clear));
         begun.unwrap_or_else(|| Box::pin(ready(Err(dropped()))))
     }
 
     fn hold(&self) -> Option<Box<dyn Any + Send>> {
-        Some(Box::new((self.manifests.upgrade()?, self.tenure.hold_locks()?)))
+        Some(Box::new((self.manifests.upgrade()?, self.ownership.hold_locks()?)))
     }
 }
 
@@ -73,7 +76,7 @@ mod tests {
     use crate::manifest::contents::Manifest;
     use crate::manifest::medium::Medium;
     use crate::manifest::saver::Saver;
-    use crate::tenure::lock::ReadLocks;
+    use crate::ownership::lock::ReadLocks;
     use pagetier_devio::{IoOp, SharedDevice};
     use pagetier_page::PageSize;
     use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower};
@@ -94,31 +97,31 @@ mod tests {
         Manifest::new("s".into(), PageSize::MIN)
     }
 
-    /// What a later opening finds.
-    async fn found(device: &SimDevice) -> Unproved {
+    /// What a later open finds.
+    async fn found(device: &SimDevice) -> Unverified {
         let manifests = on(&Arc::new(device.after_kill(1, &SimPower::new())));
         manifests.load().await.unwrap().unwrap();
-        let (tenure, _leave) = Tenure::new(ReadLocks::default());
-        InManifest::of(&manifests, &tenure).recall()
+        let (ownership, _leave) = Ownership::new(ReadLocks::default());
+        InManifest::of(&manifests, &ownership).recall()
     }
 
     /// A failed flush of the HDD.
-    fn failed() -> Unproved {
-        Unproved { hdd: true, ..Unproved::default() }
+    fn failed() -> Unverified {
+        Unverified { hdd: true, ..Unverified::default() }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_save_of_an_older_copy_keeps_the_record_of_a_failed_flush() {
         let device = device();
         let manifests = on(&device);
-        let (tenure, _leave) = Tenure::new(ReadLocks::default());
-        let remember = InManifest::of(&manifests, &tenure);
+        let (ownership, _leave) = Ownership::new(ReadLocks::default());
+        let remember = InManifest::of(&manifests, &ownership);
         manifests.save(manifest(), Slack::Keep, Vec::new()).await.unwrap();
         let noting = remember.note(&failed());
         // It begins before the record is durable, with a copy from before the failure.
         let saving = manifests.save(manifest(), Slack::Keep, Vec::new());
         noting.await.unwrap();
-        assert!(saving.await.unwrap().unproved.is_some());
+        assert!(saving.await.unwrap().unverified.is_some());
         assert_eq!(found(&device).await, failed());
     }
 
@@ -126,8 +129,8 @@ mod tests {
     async fn a_record_that_could_not_be_cleared_is_in_the_next_save() {
         let device = device();
         let manifests = on(&device);
-        let (tenure, _leave) = Tenure::new(ReadLocks::default());
-        let remember = InManifest::of(&manifests, &tenure);
+        let (ownership, _leave) = Ownership::new(ReadLocks::default());
+        let remember = InManifest::of(&manifests, &ownership);
         manifests.save(manifest(), Slack::Keep, Vec::new()).await.unwrap();
         remember.note(&failed()).await.unwrap();
         device.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).times(1));
@@ -135,7 +138,7 @@ mod tests {
         manifests.save(manifest(), Slack::Keep, Vec::new()).await.unwrap();
         assert_eq!(found(&device).await, failed());
         remember.made_durable(&[Flushed::Hdd]).await.unwrap();
-        assert_eq!(found(&device).await, Unproved::default());
+        assert_eq!(found(&device).await, Unverified::default());
     }
 
     #[tokio::test(start_paused = true)]
@@ -143,13 +146,13 @@ mod tests {
         let device = device();
         let manifests = on(&device);
         manifests.save(manifest(), Slack::Keep, Vec::new()).await.unwrap();
-        let (tenure, leave) = Tenure::new(ReadLocks::default());
+        let (ownership, leave) = Ownership::new(ReadLocks::default());
         let shared = Arc::clone(&device) as SharedDevice;
-        tenure.take(&shared, None).await.unwrap();
-        let remember = InManifest::of(&manifests, &tenure);
+        ownership.take(&shared, None).await.unwrap();
+        let remember = InManifest::of(&manifests, &ownership);
         let noting = remember.note(&failed());
         drop(leave);
-        // The next opening would not find the record yet.
+        // The next open would not find the record yet.
         assert!(shared.occupancy().occupy().is_err());
         noting.await.unwrap();
         shared.occupancy().vacated().await;
