@@ -64,6 +64,7 @@ pub(super) const TABLE: &[Operation] = &[
             "MiniTx::shift",
             "MiniTx::copy",
             "MiniTx::zero",
+            "MiniTx::replace",
             "MiniTx::payload",
             "MiniTx::commit",
             "Wal::flush",
@@ -212,7 +213,13 @@ impl Worker {
             }
             3..6 => {
                 let bytes = content.to_le_bytes().repeat(some.div_ceil(4));
-                tx.write(at, from, &bytes[..some]);
+                if some.is_multiple_of(2) {
+                    tx.write(at, from, &bytes[..some]);
+                } else {
+                    let mut image = tx.payload(at).to_vec();
+                    image[from..from + some].copy_from_slice(&bytes[..some]);
+                    tx.replace(at, &image);
+                }
             }
             6 => {
                 tx.shift(at, from, to, some);
