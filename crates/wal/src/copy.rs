@@ -90,7 +90,7 @@ pub(crate) fn copy(
     })
 }
 
-fn at(path: &Path) -> impl Fn(io::Error) -> WalError {
+pub(crate) fn at(path: &Path) -> impl Fn(io::Error) -> WalError {
     let path = path.to_owned();
     move |source| WalError::Io { path: path.clone(), source: Arc::new(source) }
 }

@@ -7,17 +7,17 @@
 //! A slot's header is written once the slot's bytes are durable. A segment that is replaced gets another slot
 //! and a higher turn; a crash in between leaves both, and the higher turn counts.
 
-use crate::media::Media;
+use crate::media::{Media, drawn_id};
 use pagetier::device::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, IoFuture, SharedDevice};
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Error, ErrorKind};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 const MAGIC: [u8; 8] = *b"PTLOGDEV";
 const SLOT_MAGIC: [u8; 8] = *b"PTLOGSEG";
-const FORMAT: u64 = 2;
-/// The oldest format that this version reads: its header does not say how many slots there are.
+const FORMAT: u64 = 3;
+/// The oldest format that this version reads: its header does not say how many slots there are. In format 2
+/// records have no times.
 const FORMAT_MIN: u64 = 1;
 const BLOCK: usize = 4096;
 /// Both copies of a header.
@@ -116,7 +116,7 @@ impl DeviceMedia {
             self.refuse_data(size)?;
             // A segment ends once it has `segment_bytes`, and a batch may bring it as many again.
             self.slot_bytes = (4 * segment_bytes).max(SLOT_BYTES_MIN).next_multiple_of(BLOCK as u64);
-            self.id = RandomState::new().build_hasher().finish();
+            self.id = drawn_id();
         }
         if self.slot_bytes <= HEADER_BYTES as u64 || !self.slot_bytes.is_multiple_of(BLOCK as u64) {
             let why = format!("the log has slots of {} bytes", self.slot_bytes);

@@ -1,7 +1,7 @@
 #![doc = include_str!("../README.md")]
 //!
 //! Reading order of the source: `record`, `media`, `device_media`, `log::segments`, `log`, `log::minitx`,
-//! `log::frees`, `recovery::redo`, `recovery::recover`, `checkpoint`, `logged`.
+//! `log::frees`, `recovery::redo`, `recovery::recover`, `checkpoint`, `log::archive`, `until`, `logged`.
 
 #![forbid(unsafe_code)]
 pub mod blocking;
@@ -18,12 +18,14 @@ mod record;
 mod recovery;
 #[cfg(test)]
 mod testing;
+mod until;
 
 pub use checkpoint::checkpoint;
 pub use copy::copy_log;
 pub use device_media::DeviceMedia;
-pub use error::{CheckpointError, WalError};
+pub use error::{ArchiveError, CheckpointError, Moment, WalError};
 pub use guard::Guard;
+pub use log::archive::Archived;
 pub use log::minitx::MiniTx;
 pub use log::unfit::UnfitLog;
 pub use log::{Hold, Wal};
@@ -32,3 +34,4 @@ pub use media::{FileMedia, Media, MemoryMedia};
 pub use options::{Keep, WalOptions};
 pub use recovery::recover::{RecoverError, recover};
 pub use recovery::redo::{Recovered, RedoError};
+pub use until::Until;

@@ -16,9 +16,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The version of the segments' format, and of the records in them.
-const LOG_FORMAT: u32 = 2;
+const LOG_FORMAT: u32 = 3;
 
-/// The oldest version that this program reads: its segments say nothing of ownerships and of writes.
+/// The oldest version that this program reads: its segments say nothing of ownerships and of writes. Those of
+/// version 2 have no times.
 const LOG_FORMAT_MIN: u32 = 1;
 
 /// The start of a segment; the version follows.
@@ -240,12 +241,17 @@ impl FileMedia {
     /// As [`FileMedia::open`].
     #[doc(hidden)]
     pub fn on(dir: Arc<dyn Directory>) -> io::Result<Self> {
-        Self::locked(dir)?.identified()
+        Self::locked(dir)?.identified(None)
     }
 
     /// The segments of a log that no store has open, for reading: its directory may be read-only.
     pub(crate) fn reading(dir: Arc<dyn Directory>) -> io::Result<Self> {
-        Self::of(dir, None).identified()
+        Self::of(dir, None).identified(None)
+    }
+
+    /// An archive, or an empty directory for that of the log with this identity.
+    pub(crate) fn archive(dir: Arc<dyn Directory>, id: u64) -> io::Result<Self> {
+        Self::locked(dir)?.identified(Some(id))
     }
 
     /// Empties a directory for a log that continues the one with this identity, as for the copy in a backup.
@@ -285,10 +291,11 @@ impl FileMedia {
         Self { dir, id: 0, active, reserve_bytes, reserve_room, owner, made: Vec::new(), _lock: lock }
     }
 
-    fn identified(mut self) -> io::Result<Self> {
+    /// `new` is the identity of what has no segment yet; a random one by default.
+    fn identified(mut self, new: Option<u64>) -> io::Result<Self> {
         self.id = match self.list()?.into_iter().min() {
             Some(first) => identity(&self.beginning(first, HEADER_BYTES)?)?,
-            None => RandomState::new().build_hasher().finish(),
+            None => new.unwrap_or_else(drawn_id),
         };
         Ok(self)
     }
@@ -520,6 +527,11 @@ impl Media for FileMedia {
     fn path(&self, start: u64) -> PathBuf {
         self.dir.path().join(name_of(start))
     }
+}
+
+/// A new log's identity.
+pub(crate) fn drawn_id() -> u64 {
+    RandomState::new().build_hasher().finish()
 }
 
 fn name_of(start: u64) -> String {

@@ -4,6 +4,7 @@ mod backups;
 mod calls;
 mod frozen;
 mod full_disk;
+mod moments;
 mod readmission;
 mod right_log;
 mod ssd_log;

@@ -1,6 +1,6 @@
 //! Later versions must read the logs of every frozen version of the format.
 //!
-//! `tests/fixtures/v1` holds a log as version 1 wrote it. To write the fixture of a further version, set
+//! `tests/fixtures/v1` holds a log as version 1 wrote it, and so on. To write the fixture of a further version, set
 //! `PAGETIER_WRITE_FIXTURES` to a new folder beside it and run `cargo test -p pagetier-wal --test all --
 //! --ignored frozen::writes_the_fixture`. An existing fixture is never overwritten.
 
@@ -101,7 +101,7 @@ async fn check(log: &Path, pages: &Path) {
 
 #[tokio::test]
 async fn logs_of_every_version_are_read() {
-    for version in ["v1"] {
+    for version in ["v1", "v2"] {
         let dir = tempfile::tempdir().unwrap();
         let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(version);
         copy_log(&fixture, &dir.path().join("log")).unwrap();
@@ -116,7 +116,7 @@ async fn the_log_of_this_version_is_as_the_document_says() {
     write(&log, &dir.path().join("pages")).await;
     let first = std::fs::read(log.join("0000000000000040.log")).unwrap();
     let word = |at: usize| u64::from_le_bytes(first[at..at + 8].try_into().unwrap());
-    assert_eq!((&first[..8], word(16)), (&b"PTLOG\0\0\x02"[..], 64));
+    assert_eq!((&first[..8], word(16)), (&b"PTLOG\0\0\x03"[..], 64));
     // The ownership of the store's first opening, and that there was none before.
     assert_eq!((&first[32..40], word(40) >> 32, word(48)), (&b"PTGEN\0\0\x01"[..], 1, 0));
     let length = u64::from(u32::from_le_bytes(first[60..64].try_into().unwrap()));
@@ -138,7 +138,7 @@ async fn a_log_of_another_version_is_refused_by_its_number() {
     let WalError::Io { source, .. } = Wal::open(dir.path(), options()).unwrap_err() else {
         panic!("another error")
     };
-    assert_eq!(source.to_string(), "its format has version 9, and this program reads versions 1 to 2");
+    assert_eq!(source.to_string(), "its format has version 9, and this program reads versions 1 to 3");
 }
 
 #[tokio::test]

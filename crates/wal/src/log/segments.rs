@@ -317,6 +317,18 @@ impl Segments {
         Ok(created)
     }
 
+    /// Ends the open segment at `end`, up to which it is durable, unless it has no record: the next record
+    /// goes to another one.
+    pub(crate) fn end_at(&mut self, end: u64) -> Result<(), WalError> {
+        if self.is_ready() && (self.active_bytes > 0 || self.failed) {
+            let created = self.create(end, &[], How::Needed);
+            // What a failed call left would end the open segment before a record that is appended to it.
+            self.failed = created.is_err();
+            created.map_err(|e| at(&*self.media, end, e))?;
+        }
+        Ok(())
+    }
+
     /// Where the oldest segment begins that leaves the log no longer than `bytes`.
     pub(crate) fn within(&self, bytes: u64) -> Option<u64> {
         let end = self.segments.back()?.start + self.active_bytes;
@@ -396,7 +408,7 @@ impl Segments {
 }
 
 /// Separates what precedes the records; `None` if that is damaged.
-fn split(start: u64, mut bytes: Vec<u8>) -> Option<(Segment, Vec<u8>)> {
+pub(crate) fn split(start: u64, mut bytes: Vec<u8>) -> Option<(Segment, Vec<u8>)> {
     let mut segment = Segment { start, generation: 0, previous: 0, is_empty: false };
     if let Some(prefix) = bytes.get(..PREFIX_BYTES) {
         let is_sound = prefix[24..] == crc32c::crc32c(&prefix[..24]).to_le_bytes();
@@ -412,7 +424,7 @@ fn split(start: u64, mut bytes: Vec<u8>) -> Option<(Segment, Vec<u8>)> {
 }
 
 /// A segment's bytes with what precedes the records.
-fn with_prefix(segment: Segment, records: &[u8]) -> Vec<u8> {
+pub(crate) fn with_prefix(segment: Segment, records: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(PREFIX_BYTES + records.len());
     // A log that no store owns has none, and is as earlier versions wrote it.
     if segment.generation > 0 {

@@ -1,5 +1,6 @@
 //! Tests of the log alone: what survives a power cut at any byte, and what truncation keeps.
 
+mod archive;
 mod crowded;
 mod engine;
 mod faults;

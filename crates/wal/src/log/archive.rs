@@ -1,0 +1,374 @@
+//! The log's archive: a copy of every segment, made before the segment may go, for restorations to a moment.
+//!
+//! A segment is copied once it has a successor, since it does not change from then on. Until the copy is
+//! durable the log keeps the segment, as for a [`Hold`](crate::Hold): a crash between copy and removal leaves
+//! both, and the next opening compares them. So the archive is one chain without a gap, which every opening
+//! continues or refuses.
+//!
+//! An archive is a directory like that of a log: of one identity, locked by the log that writes to it. A copy
+//! has the segment's bytes and then a seal, which says where the segment ends: otherwise one that is cut
+//! between two records would pass for a shorter one.
+//!
+//! Copies are written by a task of their own. It holds the log only while it reads a segment, so an archive
+//! that hangs delays no change, no checkpoint, and no later opening.
+//!
+//! **Locks.** An archive's medium before `Shared::output`.
+
+use super::{Shared, State, Wal};
+use crate::error::{ArchiveError, WalError};
+use crate::media::{FileMedia, Media};
+use crate::record::{self, Kind};
+use pagetier::Lsn;
+use pagetier_devio::files::RealDir;
+use parking_lot::Mutex;
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+/// The first and the longest pause after a copy that failed; each further failure doubles it.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+
+/// Begins the seal of a copy; its end position and the crc of all before that follow.
+const SEAL: &[u8; 8] = b"PTLOGEND";
+const SEAL_BYTES: usize = 20;
+
+type Opens = dyn Fn() -> io::Result<Box<dyn Media>> + Send + Sync;
+type Clock = dyn Fn() -> SystemTime + Send + Sync;
+
+pub(crate) struct Archive {
+    path: PathBuf,
+    opens: Box<Opens>,
+    clock: Box<Clock>,
+    /// `None`: it could not be opened, or used, and is opened anew.
+    media: Mutex<Option<Box<dyn Media>>>,
+    /// It durably has the log up to here; 0: nothing of it.
+    up_to: AtomicU64,
+    /// The number of its hold in `State::holds`.
+    hold: u64,
+    last_mark_ms: AtomicU64,
+    failure: Mutex<Option<WalError>>,
+    /// A segment has a successor.
+    closed: Notify,
+}
+
+/// How far a log's archive reaches.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Archived {
+    /// The archive durably has the log up to this position; 0 if it has nothing yet.
+    pub up_to: Lsn,
+    /// Why the last copy failed: the log keeps what the archive lacks, and copies are tried again.
+    pub failure: Option<WalError>,
+}
+
+impl fmt::Debug for Archive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Archive")
+            .field("path", &self.path)
+            .field("up_to", &self.up_to)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Wal {
+    /// Keeps a copy of the log in the directory `dir`, from its oldest segment on: no segment is removed
+    /// before its copy is durable there. [`restore_until`](crate::LoggedStore::restore_until) restores a
+    /// backup and redoes the archive up to a moment; for moments by the clock, each write of the log has a
+    /// time from now on. Call it at every opening, before the log is recovered: an opening without it may
+    /// remove what the archive lacks. The directory must exist, and may be on another file system; where it
+    /// cannot be used at present, the log grows until it can ([`Wal::archived`] says why). Blocks.
+    ///
+    /// # Errors
+    /// [`WalError::Archive`]: the directory has the archive of another log, or of another continuation of
+    /// this one, or there is a gap between archive and log. Nothing was changed.
+    pub fn archive_to(&self, dir: &Path) -> Result<(), WalError> {
+        self.check_owner()?;
+        let failed = |error| ArchiveError::Io { path: dir.into(), source: Arc::new(error) };
+        // The program may change its directory.
+        let (id, path) = (self.id(), std::path::absolute(dir).map_err(failed)?);
+        let opens = {
+            let path = path.clone();
+            move || Ok(Box::new(FileMedia::archive(Arc::new(RealDir::open(&path)?), id)?) as Box<dyn Media>)
+        };
+        self.archive_on(path, opens, SystemTime::now)
+    }
+
+    /// As [`Wal::archive_to`], on the medium that `opens` returns, with the times of `clock`: for tests.
+    ///
+    /// # Errors
+    /// As there.
+    #[doc(hidden)]
+    pub fn archive_on(
+        &self,
+        path: PathBuf,
+        opens: impl Fn() -> io::Result<Box<dyn Media>> + Send + Sync + 'static,
+        clock: impl Fn() -> SystemTime + Send + Sync + 'static,
+    ) -> Result<(), WalError> {
+        // All of it, until it is known what the archive has.
+        let hold = {
+            let mut state = self.0.state.lock();
+            state.next_hold += 1;
+            let hold = state.next_hold - 1;
+            state.holds.insert(hold, 0);
+            hold
+        };
+        let archive = Arc::new(Archive {
+            path,
+            opens: Box::new(opens),
+            clock: Box::new(clock),
+            media: Mutex::default(),
+            up_to: AtomicU64::new(0),
+            hold,
+            last_mark_ms: AtomicU64::new(0),
+            failure: Mutex::default(),
+            closed: Notify::new(),
+        });
+        let opened = archive.open(&mut archive.media.lock(), &self.0).map(drop);
+        let refused = match opened {
+            Err(WalError::Archive(ArchiveError::Io { .. })) => {
+                archive.note(&opened);
+                Ok(())
+            }
+            opened => opened,
+        };
+        // A log has one archive, which stays until it is closed.
+        if refused.is_err() || self.0.archive.set(archive).is_err() {
+            self.0.state.lock().holds.remove(&hold);
+        }
+        refused
+    }
+
+    /// How far the archive reaches; `None` without one.
+    #[must_use]
+    pub fn archived(&self) -> Option<Archived> {
+        let archive = self.0.archive.get()?;
+        Some(Archived { up_to: Lsn(archive.up_to.load(Ordering::Acquire)), failure: archive.failure() })
+    }
+
+    /// Makes the log durable, ends its segment, and returns once the archive has all of it; to the position
+    /// that is returned, the store can be restored whatever happens to it from now on. Cancel-safe.
+    ///
+    /// # Errors
+    /// The log has no archive, the log failed, or the archive cannot be written.
+    pub async fn archive_now(&self) -> Result<Lsn, WalError> {
+        let archive = self.0.archive.get().ok_or(ArchiveError::NotSet)?;
+        self.flush(self.end()).await?;
+        let end = self.0.run(Shared::end_segment).await?;
+        while archive.up_to.load(Ordering::Acquire) < end {
+            if !copy_next(&Arc::downgrade(&self.0), archive).await? {
+                break;
+            }
+        }
+        Ok(Lsn(archive.up_to.load(Ordering::Acquire)))
+    }
+}
+
+impl Shared {
+    /// Ends the open segment, so that it can be archived; returns where. Blocks.
+    fn end_segment(&self) -> Result<u64, WalError> {
+        let mut output = self.output.lock();
+        self.check_claim()?;
+        let end = output.reached;
+        output.segments.end_at(end)?;
+        self.unmarked.store(true, Ordering::Release);
+        Ok(end)
+    }
+
+    /// Appends the time of a write, before which everything in it was appended, if the log is archived.
+    pub(super) fn mark_time(&self, state: &mut State) {
+        let Some(archive) = self.archive.get().filter(|_| !state.buf.is_empty()) else { return };
+        // Never backwards: the first mark beyond a moment ends what is restored of it.
+        let now = ms_since_epoch((archive.clock)());
+        let ms = now.max(archive.last_mark_ms.fetch_max(now, Ordering::AcqRel));
+        let at = state.end;
+        state.end =
+            record::put(&mut state.buf, at, Kind::Mark, |body| body.extend_from_slice(&ms.to_le_bytes()));
+        self.end.store(state.end, Ordering::Release);
+    }
+
+    /// Tells the archive's task that there may be a segment to copy.
+    pub(super) fn note_closed(&self) {
+        if let Some(archive) = self.archive.get() {
+            archive.closed.notify_one();
+        }
+    }
+
+    /// Why the archive cannot be written, if that is so.
+    pub(crate) fn archive_failure(&self) -> Option<WalError> {
+        self.archive.get()?.failure()
+    }
+}
+
+impl Archive {
+    fn failure(&self) -> Option<WalError> {
+        self.failure.lock().clone()
+    }
+
+    fn failed(&self, error: io::Error) -> WalError {
+        ArchiveError::Io { path: self.path.clone(), source: Arc::new(error) }.into()
+    }
+
+    /// Opens the archive unless it is open, and compares it with the log.
+    fn open<'a>(
+        &self,
+        slot: &'a mut Option<Box<dyn Media>>,
+        log: &Shared,
+    ) -> Result<&'a mut Box<dyn Media>, WalError> {
+        let media = match slot {
+            Some(media) => media,
+            None => {
+                let mut media = (self.opens)().map_err(|error| self.failed(error))?;
+                let up_to = self.compare(&mut *media, log)?;
+                self.advance(up_to, log);
+                slot.insert(media)
+            }
+        };
+        Ok(media)
+    }
+
+    /// Checks that what the archive has is of this log, and that the log goes on where the archive ends;
+    /// returns where that is.
+    fn compare(&self, media: &mut dyn Media, log: &Shared) -> Result<u64, WalError> {
+        let path = || self.path.clone();
+        if media.id() != log.id {
+            return Err(ArchiveError::OtherLog { path: path(), archive: media.id(), log: log.id }.into());
+        }
+        let mut theirs = media.list().map_err(|error| self.failed(error))?;
+        theirs.sort_unstable();
+        let mut output = log.output.lock();
+        let ours = output.segments.starts();
+        let end = theirs.last().map_or(Ok(0), |last| Ok::<_, WalError>(read(media, *last)?.1))?;
+        // One that has become shorter meanwhile, as a directory whose disk is not mounted any more.
+        let needed = ours.first().copied().unwrap_or(0).max(self.up_to.load(Ordering::Acquire));
+        let was_used = end > 0 || self.up_to.load(Ordering::Acquire) > 0;
+        if was_used && end < needed {
+            return Err(ArchiveError::Gap { path: path(), ends: Lsn(end), begins: Lsn(needed) }.into());
+        }
+        // A crash came between a copy and a removal, or the log is of another line than the archive.
+        let reached = output.reached;
+        for start in ours.into_iter().filter(|start| *start < end) {
+            let mine = output.segments.whole(start, reached)?;
+            let has_it = theirs.contains(&start) && read(media, start)?.0 == mine;
+            if !has_it {
+                return Err(ArchiveError::OtherLine { path: media.path(start) }.into());
+            }
+        }
+        Ok(end)
+    }
+
+    fn advance(&self, up_to: u64, log: &Shared) {
+        self.up_to.store(up_to, Ordering::Release);
+        // The record that ends there is in the archive, and may go.
+        log.state.lock().holds.insert(self.hold, up_to + 1);
+    }
+
+    fn note<T>(&self, done: &Result<T, WalError>) {
+        let before = std::mem::replace(&mut *self.failure.lock(), done.as_ref().err().cloned());
+        if let (Err(error), None) = (done, &before) {
+            // Once: it may fail for days.
+            tracing::warn!(
+                archive = %self.path.display(),
+                error = %pagetier::errors::Causes(error),
+                "the log cannot be archived, and grows until it can; it is tried again"
+            );
+        }
+    }
+
+    /// Copies the oldest segment that the archive lacks, if that has a successor. Blocks.
+    fn copy_next(&self, log: &Weak<Shared>) -> Result<bool, WalError> {
+        let mut slot = self.media.lock();
+        let Some(shared) = log.upgrade() else { return Ok(false) };
+        let media = self.open(&mut slot, &shared)?;
+        let up_to = self.up_to.load(Ordering::Acquire);
+        let (start, end, bytes) = {
+            let mut output = shared.output.lock();
+            // A former owner has nothing to archive. What an owner has closed stays as it is, whoever comes
+            // next, so a copy that outlasts this ownership is the same as the next owner's.
+            shared.check_claim()?;
+            let starts = output.segments.starts();
+            let next = starts.windows(2).find(|pair| up_to <= pair[0]).map(|pair| (pair[0], pair[1]));
+            let Some((start, end)) = next.filter(|_| output.segments.is_ready()) else { return Ok(false) };
+            (start, end, output.segments.whole(start, end)?)
+        };
+        // A write that hangs must not keep the log from its next opener.
+        drop(shared);
+        if up_to > 0 && start != up_to {
+            return Err(ArchiveError::OtherLine { path: media.path(start) }.into());
+        }
+        // Replaced as a whole if a failed call left it: what can be read may not be durable.
+        if let Err(error) = media.create(start, &sealed(bytes, end)) {
+            *slot = None;
+            return Err(self.failed(error));
+        }
+        if let Some(shared) = log.upgrade() {
+            self.advance(end, &shared);
+            // What the log kept for this may go.
+            shared.grown.notify_one();
+        }
+        Ok(true)
+    }
+}
+
+/// As [`Archive::copy_next`], where it blocks no task.
+async fn copy_next(log: &Weak<Shared>, archive: &Arc<Archive>) -> Result<bool, WalError> {
+    let (of, to) = (log.clone(), Arc::clone(archive));
+    let done = if log.upgrade().is_some_and(|log| log.blocks) {
+        tokio::task::spawn_blocking(move || to.copy_next(&of)).await.unwrap_or(Err(WalError::Stopped))
+    } else {
+        to.copy_next(&of)
+    };
+    archive.note(&done);
+    done
+}
+
+/// Archives each segment once it has a successor. Keeps no log open.
+pub(crate) async fn keep_archived(log: Weak<Shared>) {
+    let Some(archive) = log.upgrade().and_then(|log| log.archive.get().cloned()) else { return };
+    let mut pause = PAUSE.0;
+    while log.strong_count() > 0 {
+        match copy_next(&log, &archive).await {
+            Ok(true) => pause = PAUSE.0,
+            Ok(false) => archive.closed.notified().await,
+            Err(_) => {
+                sleep(pause).await;
+                pause = (pause * 2).min(PAUSE.1);
+            }
+        }
+    }
+}
+
+pub(crate) fn ms_since_epoch(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// A segment as an archive has it.
+fn sealed(mut bytes: Vec<u8>, end: u64) -> Vec<u8> {
+    bytes.extend_from_slice(SEAL);
+    bytes.extend_from_slice(&end.to_le_bytes());
+    let sum = crc32c::crc32c(&bytes);
+    bytes.extend_from_slice(&sum.to_le_bytes());
+    bytes
+}
+
+/// An archived segment without its seal, and where it ends.
+pub(crate) fn read(media: &mut dyn Media, start: u64) -> Result<(Vec<u8>, u64), ArchiveError> {
+    let path = media.path(start);
+    let failed = |error: io::Error| match error.kind() {
+        ErrorKind::InvalidData => ArchiveError::Damaged { path: path.clone() },
+        _ => ArchiveError::Io { path: path.clone(), source: Arc::new(error) },
+    };
+    let mut bytes = media.read(start).map_err(failed)?;
+    let at = bytes.len().checked_sub(SEAL_BYTES).ok_or(ArchiveError::Damaged { path: path.clone() })?;
+    let (covered, sum) = bytes.split_at(at + 16);
+    if !covered[at..].starts_with(SEAL) || *sum != crc32c::crc32c(covered).to_le_bytes() {
+        return Err(ArchiveError::Damaged { path });
+    }
+    let end = record::u64_at(&bytes, at + 8);
+    bytes.truncate(at);
+    Ok((bytes, end))
+}
