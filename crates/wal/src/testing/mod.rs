@@ -8,6 +8,7 @@ mod files;
 mod full;
 mod gone;
 mod limits;
+mod shelf;
 mod sim;
 mod stalls;
 mod truncation;
