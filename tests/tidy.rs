@@ -477,7 +477,8 @@ fn every_mutation_applies_and_its_test_exists() {
             }
             patch::Catcher::Test { target, name } => {
                 let of_package = targets.contains(&format!("\nname = \"{target}\"\n"));
-                let there = of_package || ["pagetier", "pagetier_ssdcache"].contains(&target.as_str());
+                let there = of_package
+                    || ["pagetier", "pagetier_ssdcache", "pagetier_wal"].contains(&target.as_str());
                 assert!(there, "{}: no target {target}", one.name);
                 let function = format!("fn {}()", name.rsplit("::").next().unwrap_or_default());
                 let there = sources.iter().any(|(_, text)| text.contains(&function));

@@ -687,6 +687,11 @@ impl Wal {
         output.segments.read(start, durable)
     }
 
+    /// The version of the log's format.
+    pub(crate) fn format(&self) -> u32 {
+        self.0.output.lock().segments.format(0)
+    }
+
     /// The durable part of one segment up to `end`, for a copy of the log.
     pub(crate) fn whole_segment(&self, start: u64, end: Lsn) -> Result<Vec<u8>, WalError> {
         let mut output = self.0.output.lock();

@@ -45,7 +45,7 @@ pub(crate) struct Line {
     /// The segments to the end of both, oldest first.
     segments: Vec<(From, u64)>,
     /// The backup's last segment, and its bytes.
-    last: (u64, Vec<u8>),
+    last: (Segment, Vec<u8>),
     /// The earliest moment: the end of the backup's log.
     first: u64,
 }
@@ -85,7 +85,7 @@ impl Line {
             )));
         };
         let whole = log.read(start).map_err(copy::at(backup))?;
-        let (_, records) = sound(start, whole.clone(), &log)?;
+        let (segment, records) = sound(start, whole.clone(), &log)?;
         later.retain(|later| start <= *later);
         if !later.contains(&start) {
             starts.push(start);
@@ -95,7 +95,7 @@ impl Line {
         let both = starts.into_iter().map(|start| (From::Backup, start));
         let segments = both.chain(later.into_iter().map(|start| (From::Archive, start))).collect();
         let first = start + records.len() as u64;
-        Ok(Self { backup: log, archive, path, segments, last: (start, whole), first })
+        Ok(Self { backup: log, archive, path, segments, last: (segment, whole), first })
     }
 
     /// A segment, its records, and where it ends.
@@ -104,7 +104,7 @@ impl Line {
             From::Archive => {
                 archive::read(&mut self.archive, start).map(|(bytes, end)| (bytes, Some(end)))?
             }
-            From::Backup if start == self.last.0 => (self.last.1.clone(), None),
+            From::Backup if start == self.last.0.start => (self.last.1.clone(), None),
             From::Backup => {
                 let path = self.backup.path(start);
                 (self.backup.read(start).map_err(copy::at(&path))?, None)
@@ -162,7 +162,8 @@ impl Line {
         let found = self.walk(until)?;
         let (end, reaches) = match until {
             Until::End => (found.end, true),
-            Until::Lsn(lsn) => (found.end, found.stopped || found.end == lsn.0),
+            // There may be no record at all up to there.
+            Until::Lsn(lsn) => (found.end.min(lsn.0), found.stopped || found.end >= lsn.0),
             Until::Time(time) => {
                 let (ms, end) = found.mark.unwrap_or_default();
                 (end, found.stopped || ms == ms_since_epoch(time))
@@ -184,10 +185,14 @@ impl Line {
         let all: Vec<_> = self.segments.iter().copied().filter(|(_, start)| *start <= end).collect();
         let starts = all.iter().map(|(_, start)| *start).collect();
         let mut all = all.into_iter();
-        copy::copy(&RealDir::working(), to, id, starts, |start| {
+        let format = self.backup.format(0).max(self.archive.format(0));
+        copy::copy(&RealDir::working(), to, (id, format), starts, |start| {
             let from = all.next().map_or(From::Archive, |(from, _)| from);
             let (segment, mut records, _) = self.read((from, start))?;
             records.truncate((end - start) as usize);
+            // By which the pages know their log. The archive's is another one if that of the backup had no
+            // record, and an opening after it began its ownership there.
+            let segment = if start == self.last.0.start { self.last.0 } else { segment };
             Ok(with_prefix(segment, &records))
         })?;
         Ok(id)

@@ -4,7 +4,6 @@ mod backups;
 mod calls;
 mod frozen;
 mod full_disk;
-mod moments;
 mod readmission;
 mod right_log;
 mod ssd_log;

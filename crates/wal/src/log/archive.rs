@@ -16,7 +16,7 @@
 
 use super::{Shared, State, Wal};
 use crate::error::{ArchiveError, WalError};
-use crate::media::{FileMedia, Media};
+use crate::media::{FileMedia, LOG_FORMAT, Media};
 use crate::record::{self, Kind};
 use pagetier::Lsn;
 use pagetier_devio::files::RealDir;
@@ -136,6 +136,10 @@ impl Wal {
             }
             opened => opened,
         };
+        if refused.is_ok() {
+            // Before the log is in use: its segments say so from its first write on.
+            self.0.output.lock().segments.format(LOG_FORMAT);
+        }
         // A log has one archive, which stays until it is closed.
         if refused.is_err() || self.0.archive.set(archive).is_err() {
             self.0.state.lock().holds.remove(&hold);
@@ -224,6 +228,7 @@ impl Archive {
             None => {
                 let mut media = (self.opens)().map_err(|error| self.failed(error))?;
                 let up_to = self.compare(&mut *media, log)?;
+                media.format(LOG_FORMAT);
                 self.advance(up_to, log);
                 slot.insert(media)
             }

@@ -236,6 +236,11 @@ impl Segments {
         self.media.id()
     }
 
+    /// See [`Media::format`].
+    pub(crate) fn format(&mut self, at_least: u32) -> u32 {
+        self.media.format(at_least)
+    }
+
     pub(crate) fn blocks(&self) -> bool {
         self.media.blocks()
     }

@@ -8,6 +8,7 @@ mod files;
 mod full;
 mod gone;
 mod limits;
+mod moments;
 mod shelf;
 mod sim;
 mod stalls;

@@ -1,12 +1,12 @@
 //! Restorations to a moment: each shows what the store was then, and no archive passes that has less or other
 //! records than that takes.
 
-use pagetier::backup::BackupOptions;
-use pagetier::{Builder, Lsn, PageId, PageStore};
-use pagetier_wal::{
+use crate::{
     ArchiveError, LoggedBackupError, LoggedStore, Moment, RecoverError, UnfitLog, Until, Wal, WalError,
     WalOptions,
 };
+use pagetier::backup::BackupOptions;
+use pagetier::{Builder, Lsn, PageId, PageStore};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -135,6 +135,10 @@ async fn a_store_is_restored_to_each_moment_after_its_backup() {
     }
     assert_eq!(world.restored("end", Until::End).await.1, CHANGES - 1);
     assert_eq!(world.restored("first", Until::Lsn(world.first)).await.1, 9);
+    for path in ["archive", "lsn-10/log", "chain/log-000001"] {
+        let first = fs::read(super::segments(&world.at(path)).remove(0)).unwrap();
+        assert_eq!(first[..8], *b"PTLOG\0\0\x03", "{path}: a version that knows times");
+    }
     let (first, last) = LoggedStore::restorable(&world.at("chain"), world.number, &world.archive()).unwrap();
     assert!(world.moments[9].1 <= first.lsn && first.lsn <= world.moments[10].1, "{first:?}");
     assert_eq!(
