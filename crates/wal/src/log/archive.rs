@@ -164,11 +164,12 @@ impl Wal {
         self.flush(self.end()).await?;
         let end = self.0.run(Shared::end_segment).await?;
         while archive.up_to.load(Ordering::Acquire) < end {
+            // A log without a record has no segment to copy.
             if !copy_next(&Arc::downgrade(&self.0), archive).await? {
                 break;
             }
         }
-        Ok(Lsn(archive.up_to.load(Ordering::Acquire)))
+        Ok(Lsn(end))
     }
 }
 
@@ -176,7 +177,14 @@ impl Shared {
     /// Ends the open segment, so that it can be archived; returns where. Blocks.
     fn end_segment(&self) -> Result<u64, WalError> {
         let mut output = self.output.lock();
+        if self.reads_only.load(Ordering::Acquire) {
+            return Err(WalError::ReadOnly);
+        }
+        if self.awaits_recovery.load(Ordering::Acquire) {
+            return Err(WalError::NotRecovered);
+        }
         self.check_claim()?;
+        self.ready(&mut output)?;
         let end = output.reached;
         output.segments.end_at(end)?;
         self.unmarked.store(true, Ordering::Release);

@@ -325,7 +325,7 @@ impl Segments {
     /// Ends the open segment at `end`, up to which it is durable, unless it has no record: the next record
     /// goes to another one.
     pub(crate) fn end_at(&mut self, end: u64) -> Result<(), WalError> {
-        if self.is_ready() && (self.active_bytes > 0 || self.failed) {
+        if self.active_bytes > 0 || self.failed {
             let created = self.create(end, &[], How::Needed);
             // What a failed call left would end the open segment before a record that is appended to it.
             self.failed = created.is_err();
