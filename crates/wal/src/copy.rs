@@ -64,7 +64,8 @@ pub fn copy_log(from: &Path, to: &Path) -> Result<(), WalError> {
     })
 }
 
-/// Makes a log of this identity and format, of these segments, in the directory `to`, which has another name until it is complete.
+/// Makes a log of this identity, format and segments in the directory `to`, which has another name until it
+/// is complete.
 pub(crate) fn copy(
     base: &dyn Directory,
     to: &Path,

@@ -179,7 +179,7 @@ pub enum ArchiveError {
 pub struct Moment {
     /// The position.
     pub lsn: Lsn,
-    /// The time of the write that it belongs to, to the millisecond; `None` if nobody recorded one.
+    /// The time of the write that it belongs to, to the millisecond; `None` if none was recorded.
     pub time: Option<SystemTime>,
 }
 

@@ -4,6 +4,7 @@
 //! `log::frees`, `recovery::redo`, `recovery::recover`, `checkpoint`, `log::archive`, `until`, `logged`.
 
 #![forbid(unsafe_code)]
+mod archive;
 pub mod blocking;
 mod checkpoint;
 mod copy;
@@ -20,12 +21,12 @@ mod recovery;
 mod testing;
 mod until;
 
+pub use archive::Archived;
 pub use checkpoint::checkpoint;
 pub use copy::copy_log;
 pub use device_media::DeviceMedia;
 pub use error::{ArchiveError, CheckpointError, Moment, WalError};
 pub use guard::Guard;
-pub use log::archive::Archived;
 pub use log::minitx::MiniTx;
 pub use log::unfit::UnfitLog;
 pub use log::{Hold, Wal};

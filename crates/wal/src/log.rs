@@ -34,10 +34,10 @@ pub(crate) mod room;
 pub(crate) mod segments;
 pub(crate) mod unfit;
 
+use crate::archive::Archive;
 use crate::device_media::DeviceMedia;
 use crate::error::WalError;
 use crate::guard::Guard;
-use crate::log::archive::Archive;
 use crate::log::segments::{FIRST_LSN, Segments};
 use crate::media::{FileMedia, Media, MemoryMedia};
 use crate::options::{Keep, WalOptions};

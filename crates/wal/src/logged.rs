@@ -349,8 +349,8 @@ impl LoggedStore {
         Ok(Lsn(end))
     }
 
-    /// The earliest and the latest moment to which [`LoggedStore::restore_until`] restores the backup `number`
-    /// of the chain in `from`. Reads all of the archive since the backup. Blocks.
+    /// The earliest and the latest moment to which [`LoggedStore::restore_until`] restores the backup
+    /// `number` of the chain in `from`. Reads all of the archive since the backup. Blocks.
     ///
     /// # Errors
     /// As there.

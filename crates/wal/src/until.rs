@@ -5,9 +5,9 @@
 //! archive, from the segment with *e* on. That must begin with the bytes that the backup has of it, so it is
 //! of the line of records of which the backup's pages are.
 
+use crate::archive::{self, ms_since_epoch};
 use crate::copy;
 use crate::error::{ArchiveError, Moment, WalError};
-use crate::log::archive::{self, ms_since_epoch};
 use crate::log::segments::{Segment, split, with_prefix};
 use crate::media::{FileMedia, Media, drawn_id};
 use crate::record::{self, Kind, Records};

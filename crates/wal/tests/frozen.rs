@@ -1,6 +1,6 @@
 //! Later versions must read the logs of every frozen version of the format.
 //!
-//! `tests/fixtures/v1` holds a log as version 1 wrote it, and so on. To write the fixture of a further version, set
+//! `tests/fixtures/v1` holds a log as version 1 wrote it. To write the fixture of a further version, set
 //! `PAGETIER_WRITE_FIXTURES` to a new folder beside it and run `cargo test -p pagetier-wal --test all --
 //! --ignored frozen::writes_the_fixture`. An existing fixture is never overwritten.
 

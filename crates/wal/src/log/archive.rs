@@ -15,65 +15,23 @@
 //! **Locks.** An archive's medium before `Shared::output`.
 
 use super::{Shared, State, Wal};
+use crate::archive::{Archive, Archived, ms_since_epoch, read, sealed};
 use crate::error::{ArchiveError, WalError};
 use crate::media::{FileMedia, LOG_FORMAT, Media};
 use crate::record::{self, Kind};
 use pagetier::Lsn;
 use pagetier_devio::files::RealDir;
 use parking_lot::Mutex;
-use std::fmt;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
 /// The first and the longest pause after a copy that failed; each further failure doubles it.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-
-/// Begins the seal of a copy; its end position and the crc of all before that follow.
-const SEAL: &[u8; 8] = b"PTLOGEND";
-const SEAL_BYTES: usize = 20;
-
-type Opens = dyn Fn() -> io::Result<Box<dyn Media>> + Send + Sync;
-type Clock = dyn Fn() -> SystemTime + Send + Sync;
-
-pub(crate) struct Archive {
-    path: PathBuf,
-    opens: Box<Opens>,
-    clock: Box<Clock>,
-    /// `None`: it could not be opened, or used, and is opened anew.
-    media: Mutex<Option<Box<dyn Media>>>,
-    /// It durably has the log up to here; 0: nothing of it.
-    up_to: AtomicU64,
-    /// The number of its hold in `State::holds`.
-    hold: u64,
-    last_mark_ms: AtomicU64,
-    failure: Mutex<Option<WalError>>,
-    /// A segment has a successor.
-    closed: Notify,
-}
-
-/// How far a log's archive reaches.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Archived {
-    /// The archive durably has the log up to this position; 0 if it has nothing yet.
-    pub up_to: Lsn,
-    /// Why the last copy failed: the log keeps what the archive lacks, and copies are tried again.
-    pub failure: Option<WalError>,
-}
-
-impl fmt::Debug for Archive {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Archive")
-            .field("path", &self.path)
-            .field("up_to", &self.up_to)
-            .finish_non_exhaustive()
-    }
-}
 
 impl Wal {
     /// Keeps a copy of the log in the directory `dir`, from its oldest segment on: no segment is removed
@@ -217,14 +175,6 @@ impl Shared {
 }
 
 impl Archive {
-    fn failure(&self) -> Option<WalError> {
-        self.failure.lock().clone()
-    }
-
-    fn failed(&self, error: io::Error) -> WalError {
-        ArchiveError::Io { path: self.path.clone(), source: Arc::new(error) }.into()
-    }
-
     /// Opens the archive unless it is open, and compares it with the log.
     fn open<'a>(
         &self,
@@ -280,18 +230,6 @@ impl Archive {
         log.state.lock().holds.insert(self.hold, up_to + 1);
     }
 
-    fn note<T>(&self, done: &Result<T, WalError>) {
-        let before = std::mem::replace(&mut *self.failure.lock(), done.as_ref().err().cloned());
-        if let (Err(error), None) = (done, &before) {
-            // Once: it may fail for days.
-            tracing::warn!(
-                archive = %self.path.display(),
-                error = %pagetier::errors::Causes(error),
-                "the log cannot be archived, and grows until it can; it is tried again"
-            );
-        }
-    }
-
     /// Copies the oldest segment that the archive lacks, if that has a successor. Blocks.
     fn copy_next(&self, log: &Weak<Shared>) -> Result<bool, WalError> {
         let mut slot = self.media.lock();
@@ -300,8 +238,8 @@ impl Archive {
         let up_to = self.up_to.load(Ordering::Acquire);
         let (start, end, bytes) = {
             let mut output = shared.output.lock();
-            // A former owner has nothing to archive. What an owner has closed stays as it is, whoever comes
-            // next, so a copy that outlasts this ownership is the same as the next owner's.
+            // A former owner has nothing to archive. What an owner has closed stays as it is under the
+            // next one, so a copy that outlasts this ownership is the same as the next owner's.
             shared.check_claim()?;
             let starts = output.segments.starts();
             let next = starts.windows(2).find(|pair| up_to <= pair[0]).map(|pair| (pair[0], pair[1]));
@@ -353,35 +291,4 @@ pub(crate) async fn keep_archived(log: Weak<Shared>) {
             }
         }
     }
-}
-
-pub(crate) fn ms_since_epoch(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
-}
-
-/// A segment as an archive has it.
-fn sealed(mut bytes: Vec<u8>, end: u64) -> Vec<u8> {
-    bytes.extend_from_slice(SEAL);
-    bytes.extend_from_slice(&end.to_le_bytes());
-    let sum = crc32c::crc32c(&bytes);
-    bytes.extend_from_slice(&sum.to_le_bytes());
-    bytes
-}
-
-/// An archived segment without its seal, and where it ends.
-pub(crate) fn read(media: &mut dyn Media, start: u64) -> Result<(Vec<u8>, u64), ArchiveError> {
-    let path = media.path(start);
-    let failed = |error: io::Error| match error.kind() {
-        ErrorKind::InvalidData => ArchiveError::Damaged { path: path.clone() },
-        _ => ArchiveError::Io { path: path.clone(), source: Arc::new(error) },
-    };
-    let mut bytes = media.read(start).map_err(failed)?;
-    let at = bytes.len().checked_sub(SEAL_BYTES).ok_or(ArchiveError::Damaged { path: path.clone() })?;
-    let (covered, sum) = bytes.split_at(at + 16);
-    if !covered[at..].starts_with(SEAL) || *sum != crc32c::crc32c(covered).to_le_bytes() {
-        return Err(ArchiveError::Damaged { path });
-    }
-    let end = record::u64_at(&bytes, at + 8);
-    bytes.truncate(at);
-    Ok((bytes, end))
 }

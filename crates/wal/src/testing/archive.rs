@@ -2,8 +2,8 @@
 
 use super::sim::{SimMedia, Way};
 use super::{LIMITS, SMALL, append_and_flush, bodies, in_use};
+use crate::archive;
 use crate::error::ArchiveError;
-use crate::log::archive;
 use crate::media::FileMedia;
 use crate::record::Records;
 use crate::{Media, Wal, WalError};
