@@ -9,8 +9,8 @@
 //! has the segment's bytes and then a seal, which says where the segment ends: otherwise one that is cut
 //! between two records would pass for a shorter one.
 //!
-//! Copies are written by a task of their own. It holds the log only while it reads a segment, so an archive
-//! that hangs delays no change, no checkpoint, and no later opening.
+//! Copies are written by a task of their own, without a lock that commits or checkpoints need, so an archive
+//! that hangs delays neither. Nor does a copy that hangs keep the log from its next opener.
 //!
 //! **Locks.** An archive's medium before `Shared::output`.
 
@@ -203,19 +203,23 @@ impl Archive {
         }
         let mut theirs = media.list().map_err(|error| self.failed(error))?;
         theirs.sort_unstable();
-        let mut output = log.output.lock();
-        let ours = output.segments.starts();
         let end = theirs.last().map_or(Ok(0), |last| Ok::<_, WalError>(read(media, *last)?.1))?;
+        // Read first: an archive that hangs must not hold the lock that commits need.
+        let (first, ours) = {
+            let mut output = log.output.lock();
+            let (starts, reached) = (output.segments.starts(), output.reached);
+            let both = starts.iter().filter(|start| **start < end);
+            let ours = both.map(|start| Ok((*start, output.segments.whole(*start, reached)?)));
+            (starts.first().copied(), ours.collect::<Result<Vec<_>, WalError>>()?)
+        };
         // One that has become shorter meanwhile, as a directory whose disk is not mounted any more.
-        let needed = ours.first().copied().unwrap_or(0).max(self.up_to.load(Ordering::Acquire));
+        let needed = first.unwrap_or(0).max(self.up_to.load(Ordering::Acquire));
         let was_used = end > 0 || self.up_to.load(Ordering::Acquire) > 0;
         if was_used && end < needed {
             return Err(ArchiveError::Gap { path: path(), ends: Lsn(end), begins: Lsn(needed) }.into());
         }
         // A crash came between a copy and a removal, or the log is of another line than the archive.
-        let reached = output.reached;
-        for start in ours.into_iter().filter(|start| *start < end) {
-            let mine = output.segments.whole(start, reached)?;
+        for (start, mine) in ours {
             let has_it = theirs.contains(&start) && read(media, start)?.0 == mine;
             if !has_it {
                 return Err(ArchiveError::OtherLine { path: media.path(start) }.into());
