@@ -130,18 +130,21 @@ impl Line {
             found.end = start;
             let (_, records, _) = self.read((from, start))?;
             for record in Records::new(start, &records) {
-                let ms = (record.kind == Kind::Mark).then(|| record::u64_at(record.body, 0));
+                // Earlier ones say nothing: what they precede is in the pages. The clock may have gone back.
+                let is_mark = record.kind == Kind::Mark && record.lsn >= self.first;
+                let ms = is_mark.then(|| record::u64_at(record.body, 0));
+                let is_beyond = |ms: u64| matches!(until, Until::Time(time) if ms > ms_since_epoch(time));
                 found.stopped = match until {
                     Until::End => false,
                     Until::Lsn(lsn) => record.lsn > lsn.0,
-                    Until::Time(time) => ms.is_some_and(|ms| ms > ms_since_epoch(time)),
+                    Until::Time(_) => record.lsn > self.first && ms.is_some_and(is_beyond),
                 };
                 if found.stopped {
                     return Ok(found);
                 }
                 found.end = record.lsn;
-                found.mark = ms.map(|ms| (ms, record.lsn)).or(found.mark);
-                found.first_ms = found.first_ms.or(ms.filter(|_| record.lsn >= self.first));
+                found.mark = ms.filter(|ms| !is_beyond(*ms)).map(|ms| (ms, record.lsn)).or(found.mark);
+                found.first_ms = found.first_ms.or(ms);
             }
         }
         Ok(found)

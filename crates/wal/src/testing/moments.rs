@@ -1,14 +1,17 @@
 //! Restorations to a moment: each shows what the store was then, and no archive passes that has less or other
 //! records than that takes.
 
+use crate::media::{FileMedia, Media};
 use crate::{
     ArchiveError, LoggedBackupError, LoggedStore, Moment, RecoverError, UnfitLog, Until, Wal, WalError,
     WalOptions,
 };
 use pagetier::backup::BackupOptions;
 use pagetier::{Builder, Lsn, PageId, PageStore};
+use pagetier_devio::files::RealDir;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 fn builder(dir: &Path) -> Builder {
@@ -251,6 +254,44 @@ async fn the_line_of_a_restored_store_is_not_mixed_with_the_old_one() {
     let span = LoggedStore::restorable(&world.at("own-chain"), made.number, &own);
     let is_whole = |(first, last): &(Moment, Moment)| first.lsn < last.lsn && first.time <= last.time;
     assert!(span.as_ref().is_ok_and(is_whole), "{span:?}");
+}
+
+/// Schedule: the clock is an hour ahead, and is corrected before the backup, whose log has times of both.
+#[tokio::test]
+async fn times_before_the_backup_do_not_end_a_restoration() {
+    let mut world = World::new().await;
+    let (to, archive, chain) = (world.at("again"), world.at("again-archive"), world.at("again-chain"));
+    fs::create_dir(&archive).unwrap();
+    for ahead in [3600, 0] {
+        let wal = Wal::open(&to.join("log"), options()).unwrap();
+        let (id, path) = (wal.id(), archive.clone());
+        let opens =
+            move || Ok(Box::new(FileMedia::archive(Arc::new(RealDir::open(&path)?), id)?) as Box<dyn Media>);
+        wal.archive_on(archive.clone(), opens, move || SystemTime::now() + Duration::from_secs(ahead))
+            .unwrap();
+        let db = LoggedStore::on(builder(&to), wal).await.unwrap();
+        let space = match db.spaces().find("t") {
+            Some(space) => space,
+            None => db.spaces().create("t").await.unwrap(),
+        };
+        let page = PageId::new(space, 0);
+        world.put(&db, page, 1).await;
+        if ahead == 0 {
+            let made = db.backup(&chain, BackupOptions::new()).await.unwrap();
+            for n in 2..5 {
+                world.put(&db, page, n).await;
+            }
+            db.wal().archive_now().await.unwrap();
+            let (time, lsn, _) = world.moments[world.moments.len() - 2];
+            let (to, backup) = (world.at("back"), (&*chain, made.number));
+            let until = Until::Time(time);
+            let end =
+                LoggedStore::restore_until(builder(&to), &to.join("log"), backup, &archive, until).await;
+            let next = world.moments[world.moments.len() - 1].1;
+            assert!(end.as_ref().is_ok_and(|end| lsn <= *end && *end < next), "{end:?}");
+        }
+        db.close().await.unwrap();
+    }
 }
 
 /// The directory is missing when the store opens: the store works, and archives once the directory is there.
