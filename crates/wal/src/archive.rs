@@ -25,7 +25,7 @@ pub(crate) struct Archive {
     pub(crate) opens: Box<Opens>,
     pub(crate) clock: Box<Clock>,
     /// `None`: it could not be opened, or used, and is opened anew.
-    pub(crate) media: Mutex<Option<Box<dyn Media>>>,
+    pub(crate) media: Arc<tokio::sync::Mutex<Option<Box<dyn Media>>>>,
     /// It durably has the log up to here; 0: nothing of it.
     pub(crate) up_to: AtomicU64,
     /// The number of its hold in `State::holds`.
@@ -66,8 +66,9 @@ impl Archive {
 
     pub(crate) fn note<T>(&self, done: &Result<T, WalError>) {
         let before = std::mem::replace(&mut *self.failure.lock(), done.as_ref().err().cloned());
-        if let (Err(error), None) = (done, &before) {
-            // Once: it may fail for days.
+        let error = done.as_ref().err().filter(|error| !matches!(error, WalError::Fenced));
+        if let (Some(error), None) = (error, &before) {
+            // Once: it may fail for days. (A former owner has nothing to archive, unless it owns the log again.)
             tracing::warn!(
                 archive = %self.path.display(),
                 error = %pagetier::errors::Causes(error),

@@ -119,6 +119,11 @@ pub enum ArchiveError {
     /// [`Wal::archive_to`](crate::Wal::archive_to) was not called.
     #[error("the log has no archive")]
     NotSet,
+    /// The log is in memory, in use, or has an archive already: an archive begins with the log's opening.
+    #[error(
+        "a log that is in memory, in use, or archived already cannot be archived: do so when it is opened"
+    )]
+    CannotBegin,
     /// The directory has the archive of another log.
     #[error("archive {path}: it is of log {archive:x}, and not of log {log:x}", path = .path.display())]
     OtherLog {
@@ -202,6 +207,7 @@ impl ArchiveError {
             Self::Io { .. } => Advice::FixDevice,
             Self::Damaged { .. } => Advice::Restore,
             Self::NotSet
+            | Self::CannotBegin
             | Self::OtherLog { .. }
             | Self::OtherLine { .. }
             | Self::Gap { .. }

@@ -14,7 +14,7 @@
 //!
 //! **Locks.** An archive's medium before `Shared::output`.
 
-use super::{Shared, State, Wal};
+use super::{Output, Shared, State, Wal};
 use crate::archive::{Archive, Archived, ms_since_epoch, read, sealed};
 use crate::error::{ArchiveError, WalError};
 use crate::media::{FileMedia, LOG_FORMAT, Media};
@@ -39,11 +39,14 @@ impl Wal {
     /// backup and redoes the archive up to a moment; for moments by the clock, each write of the log has a
     /// time from now on. Call it at every opening, before the log is recovered: an opening without it may
     /// remove what the archive lacks. The directory must exist, and may be on another file system; where it
-    /// cannot be used at present, the log grows until it can ([`Wal::archived`] says why). Blocks.
+    /// cannot be used at present, as when the header of its newest segment cannot be read, the log grows until
+    /// it can ([`Wal::archived`] says why). [`LoggedStore`](crate::LoggedStore) copies each segment once it is
+    /// complete; an engine that uses the log by itself calls [`Wal::archive_now`], or the log grows. Blocks.
     ///
     /// # Errors
     /// [`WalError::Archive`]: the directory has the archive of another log, or of another continuation of
-    /// this one, or there is a gap between archive and log. Nothing was changed.
+    /// this one, or its newest segment is damaged; there is a gap between archive and log; or the log is in
+    /// memory, in use, or has an archive. Nothing was changed.
     pub fn archive_to(&self, dir: &Path) -> Result<(), WalError> {
         self.check_owner()?;
         let failed = |error| ArchiveError::Io { path: dir.into(), source: Arc::new(error) };
@@ -67,6 +70,12 @@ impl Wal {
         opens: impl Fn() -> io::Result<Box<dyn Media>> + Send + Sync + 'static,
         clock: impl Fn() -> SystemTime + Send + Sync + 'static,
     ) -> Result<(), WalError> {
+        // A log in use would have segments of the earlier format, and nothing that copies them. A log in
+        // memory has the identity of every other one.
+        let is_ready = self.0.output.lock().segments.is_ready();
+        if self.0.id == 0 || is_ready || self.0.archive.get().is_some() {
+            return Err(ArchiveError::CannotBegin.into());
+        }
         // All of it, until it is known what the archive has.
         let hold = {
             let mut state = self.0.state.lock();
@@ -75,18 +84,19 @@ impl Wal {
             state.holds.insert(hold, 0);
             hold
         };
-        let archive = Arc::new(Archive {
+        let mut archive = Archive {
             path,
             opens: Box::new(opens),
             clock: Box::new(clock),
-            media: Mutex::default(),
+            media: Arc::default(),
             up_to: AtomicU64::new(0),
             hold,
             last_mark_ms: AtomicU64::new(0),
             failure: Mutex::default(),
             closed: Notify::new(),
-        });
-        let opened = archive.open(&mut archive.media.lock(), &self.0).map(drop);
+        };
+        let mut slot = None;
+        let opened = archive.open(&mut slot, &Arc::downgrade(&self.0)).map(drop);
         let refused = match opened {
             Err(WalError::Archive(ArchiveError::Io { .. })) => {
                 archive.note(&opened);
@@ -94,15 +104,16 @@ impl Wal {
             }
             opened => opened,
         };
-        if refused.is_ok() {
+        archive.media = Arc::new(tokio::sync::Mutex::new(slot));
+        let set = refused.and_then(|()| {
             // Before the log is in use: its segments say so from its first write on.
             self.0.output.lock().segments.format(LOG_FORMAT);
-        }
-        // A log has one archive, which stays until it is closed.
-        if refused.is_err() || self.0.archive.set(archive).is_err() {
+            self.0.archive.set(Arc::new(archive)).map_err(|_| ArchiveError::CannotBegin.into())
+        });
+        if set.is_err() {
             self.0.state.lock().holds.remove(&hold);
         }
-        refused
+        set
     }
 
     /// How far the archive reaches; `None` without one.
@@ -113,21 +124,35 @@ impl Wal {
     }
 
     /// Makes the log durable, ends its segment, and returns once the archive has all of it; to the position
-    /// that is returned, the store can be restored whatever happens to it from now on. Cancel-safe.
+    /// that is returned, the store can be restored whatever happens to it from now on. On a disk the segment
+    /// keeps the room of a whole one until it goes, so call this once in minutes rather than at each commit.
+    /// Cancel-safe.
     ///
     /// # Errors
-    /// The log has no archive, the log failed, or the archive cannot be written.
+    /// The log has no archive, the log failed, its device has few segments left, or the archive cannot be
+    /// written.
     pub async fn archive_now(&self) -> Result<Lsn, WalError> {
         let archive = self.0.archive.get().ok_or(ArchiveError::NotSet)?;
-        self.flush(self.end()).await?;
+        let appended = self.end();
+        self.flush(appended).await?;
+        // First: while the archive fails, no call leaves another short segment.
+        self.archive_up_to(archive, appended.0).await?;
         let end = self.0.run(Shared::end_segment).await?;
-        while archive.up_to.load(Ordering::Acquire) < end {
-            // A log without a record has no segment to copy.
-            if !copy_next(&Arc::downgrade(&self.0), archive).await? {
-                break;
-            }
+        self.archive_up_to(archive, end).await?;
+        let up_to = archive.up_to.load(Ordering::Acquire);
+        // A log without a record has no segment to copy.
+        if up_to < end && self.oldest().0 < end {
+            let path = archive.path.clone();
+            return Err(ArchiveError::Gap { path, ends: Lsn(up_to), begins: Lsn(end) }.into());
         }
         Ok(Lsn(end))
+    }
+
+    /// Copies the segments that have a successor, up to `end` at least if there are as many.
+    async fn archive_up_to(&self, archive: &Arc<Archive>, end: u64) -> Result<(), WalError> {
+        let log = Arc::downgrade(&self.0);
+        while archive.up_to.load(Ordering::Acquire) < end && copy_next(&log, archive).await? {}
+        Ok(())
     }
 }
 
@@ -144,8 +169,12 @@ impl Shared {
         self.check_claim()?;
         self.ready(&mut output)?;
         let end = output.reached;
-        output.segments.end_at(end)?;
+        let ended = output.segments.end_at(end);
+        self.note_room(&output.segments);
+        ended?;
         self.unmarked.store(true, Ordering::Release);
+        // Also if the caller waits no longer.
+        self.note_closed();
         Ok(end)
     }
 
@@ -175,57 +204,77 @@ impl Shared {
 }
 
 impl Archive {
-    /// Opens the archive unless it is open, and compares it with the log.
+    /// Opens the archive unless it is open, and compares it with the log, which it returns, unless that is
+    /// closed.
     fn open<'a>(
         &self,
         slot: &'a mut Option<Box<dyn Media>>,
-        log: &Shared,
-    ) -> Result<&'a mut Box<dyn Media>, WalError> {
-        let media = match slot {
-            Some(media) => media,
-            None => {
-                let mut media = (self.opens)().map_err(|error| self.failed(error))?;
-                let up_to = self.compare(&mut *media, log)?;
-                media.format(LOG_FORMAT);
-                self.advance(up_to, log);
-                slot.insert(media)
-            }
-        };
-        Ok(media)
+        log: &Weak<Shared>,
+    ) -> Result<Option<(&'a mut Box<dyn Media>, Arc<Shared>)>, WalError> {
+        let opened = if slot.is_some() { None } else { Some(self.look()?) };
+        // Only now: an archive that hangs must not keep the log from its next opener.
+        let Some(shared) = log.upgrade() else { return Ok(None) };
+        // Before the former owner takes the archive's lock from the next one.
+        if let Err(fenced) = shared.check_claim() {
+            *slot = None;
+            return Err(fenced);
+        }
+        if let Some((media, starts, newest)) = opened {
+            let up_to = self.compare(&*media, &starts, newest, &shared)?;
+            self.advance(up_to, &shared);
+            *slot = Some(media);
+        }
+        Ok(slot.as_mut().map(|media| (media, shared)))
+    }
+
+    /// Opens the archive; returns its segments, oldest first, and what the newest one has and where it ends.
+    fn look(&self) -> Result<(Box<dyn Media>, Vec<u64>, (Vec<u8>, u64)), WalError> {
+        let mut media = (self.opens)().map_err(|error| self.failed(error))?;
+        let mut starts = media.list().map_err(|error| self.failed(error))?;
+        starts.sort_unstable();
+        let newest = starts.last().map_or(Ok((Vec::new(), 0)), |newest| read(&mut *media, *newest))?;
+        media.format(LOG_FORMAT);
+        Ok((media, starts, newest))
     }
 
     /// Checks that what the archive has is of this log, and that the log goes on where the archive ends;
-    /// returns where that is.
-    fn compare(&self, media: &mut dyn Media, log: &Shared) -> Result<u64, WalError> {
+    /// returns up to where it is durable. What the newest segment has tells the line: it names the ownership
+    /// under which it was written.
+    fn compare(
+        &self,
+        media: &dyn Media,
+        theirs: &[u64],
+        (newest, end): (Vec<u8>, u64),
+        log: &Shared,
+    ) -> Result<u64, WalError> {
         let path = || self.path.clone();
         if media.id() != log.id {
             return Err(ArchiveError::OtherLog { path: path(), archive: media.id(), log: log.id }.into());
         }
-        let mut theirs = media.list().map_err(|error| self.failed(error))?;
-        theirs.sort_unstable();
-        let end = theirs.last().map_or(Ok(0), |last| Ok::<_, WalError>(read(media, *last)?.1))?;
-        // Read first: an archive that hangs must not hold the lock that commits need.
-        let (first, ours) = {
-            let mut output = log.output.lock();
-            let (starts, reached) = (output.segments.starts(), output.reached);
-            let both = starts.iter().filter(|start| **start < end);
-            let ours = both.map(|start| Ok((*start, output.segments.whole(*start, reached)?)));
-            (starts.first().copied(), ours.collect::<Result<Vec<_>, WalError>>()?)
+        let known = self.up_to.load(Ordering::Acquire);
+        let last = theirs.last().copied().unwrap_or(0);
+        let (starts, mine) = {
+            let Output { segments, reached, .. } = &mut *log.output.lock();
+            let starts = segments.starts();
+            let mine = starts.contains(&last).then(|| segments.whole(last, *reached)).transpose()?;
+            (starts, mine)
         };
+        let first = starts.first().copied().unwrap_or(0);
         // One that has become shorter meanwhile, as a directory whose disk is not mounted any more.
-        let needed = first.unwrap_or(0).max(self.up_to.load(Ordering::Acquire));
-        let was_used = end > 0 || self.up_to.load(Ordering::Acquire) > 0;
-        if was_used && end < needed {
+        let needed = first.max(known);
+        if end.max(known) > 0 && end < needed {
             return Err(ArchiveError::Gap { path: path(), ends: Lsn(end), begins: Lsn(needed) }.into());
         }
-        // A crash came between a copy and a removal, or the log is of another line than the archive.
-        for (start, mine) in ours {
-            let has_it = theirs.contains(&start) && read(media, start)?.0 == mine;
-            if !has_it {
-                return Err(ArchiveError::OtherLine { path: media.path(start) }.into());
-            }
+        // A log has what it has archived last, so one that ends before is an older copy.
+        let both = starts.iter().filter(|start| **start < end);
+        let of_log = theirs.iter().filter(|start| first <= **start);
+        let is_one_line = both.eq(of_log) && mine.as_ref().is_none_or(|mine| *mine == newest);
+        if !is_one_line {
+            return Err(ArchiveError::OtherLine { path: media.path(last) }.into());
         }
-        Ok(end)
+        // What can be read may not be durable, if it was copied last: it is copied again while the log has it.
+        let up_to = if mine.is_some() { last } else { end };
+        Ok(up_to.max(known))
     }
 
     fn advance(&self, up_to: u64, log: &Shared) {
@@ -235,10 +284,8 @@ impl Archive {
     }
 
     /// Copies the oldest segment that the archive lacks, if that has a successor. Blocks.
-    fn copy_next(&self, log: &Weak<Shared>) -> Result<bool, WalError> {
-        let mut slot = self.media.lock();
-        let Some(shared) = log.upgrade() else { return Ok(false) };
-        let media = self.open(&mut slot, &shared)?;
+    fn copy_next(&self, slot: &mut Option<Box<dyn Media>>, log: &Weak<Shared>) -> Result<bool, WalError> {
+        let Some((media, shared)) = self.open(slot, log)? else { return Ok(false) };
         let up_to = self.up_to.load(Ordering::Acquire);
         let (start, end, bytes) = {
             let mut output = shared.output.lock();
@@ -255,7 +302,7 @@ impl Archive {
         if up_to > 0 && start != up_to {
             return Err(ArchiveError::OtherLine { path: media.path(start) }.into());
         }
-        // Replaced as a whole if a failed call left it: what can be read may not be durable.
+        // Replaced as a whole if a failed call left it.
         if let Err(error) = media.create(start, &sealed(bytes, end)) {
             *slot = None;
             return Err(self.failed(error));
@@ -272,10 +319,13 @@ impl Archive {
 /// As [`Archive::copy_next`], where it blocks no task.
 async fn copy_next(log: &Weak<Shared>, archive: &Arc<Archive>) -> Result<bool, WalError> {
     let (of, to) = (log.clone(), Arc::clone(archive));
+    // Before a thread: while one hangs, each caller that gives up would leave another.
+    let mut slot = Arc::clone(&archive.media).lock_owned().await;
     let done = if log.upgrade().is_some_and(|log| log.blocks) {
-        tokio::task::spawn_blocking(move || to.copy_next(&of)).await.unwrap_or(Err(WalError::Stopped))
+        let copy = tokio::task::spawn_blocking(move || to.copy_next(&mut slot, &of));
+        copy.await.unwrap_or(Err(WalError::Stopped))
     } else {
-        to.copy_next(&of)
+        to.copy_next(&mut slot, &of)
     };
     archive.note(&done);
     done

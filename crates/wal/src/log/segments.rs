@@ -204,14 +204,19 @@ impl Segments {
             // The log continues as it was. Part of the new segment may be there nevertheless, and would end
             // the one that goes on, or have replaced it.
             (self.generation, self.previous) = (last.generation, last.previous);
-            if last.start != end {
-                self.media.remove(end).map_err(|e| at(&*self.media, end, e))?;
-            }
-            let whole = with_prefix(last, &self.read(last.start, end)?);
-            self.media.resume(last.start, &whole).map_err(|e| at(&*self.media, last.start, e))?;
+            self.go_on(last, end)?;
             return Ok(last.generation);
         }
         created.map(|()| generation).map_err(|e| at(&*self.media, end, e))
+    }
+
+    /// The last segment goes on, since the medium is too full for one at `end`.
+    fn go_on(&mut self, last: Segment, end: u64) -> Result<(), WalError> {
+        if last.start != end {
+            self.media.remove(end).map_err(|e| at(&*self.media, end, e))?;
+        }
+        let whole = with_prefix(last, &self.read(last.start, end)?);
+        self.media.resume(last.start, &whole).map_err(|e| at(&*self.media, last.start, e))
     }
 
     /// Creates the segment at `start`, or replaces it as a whole; appends go there from now on.
@@ -323,15 +328,21 @@ impl Segments {
     }
 
     /// Ends the open segment at `end`, up to which it is durable, unless it has no record: the next record
-    /// goes to another one.
+    /// goes to another one. Refused if the medium has no room for that beyond what changes need.
     pub(crate) fn end_at(&mut self, end: u64) -> Result<(), WalError> {
-        if self.active_bytes > 0 || self.failed {
-            let created = self.create(end, &[], How::Needed);
-            // What a failed call left would end the open segment before a record that is appended to it.
-            self.failed = created.is_err();
-            created.map_err(|e| at(&*self.media, end, e))?;
+        let Some(last) = self.segments.back().copied().filter(|_| self.active_bytes > 0) else {
+            return Ok(());
+        };
+        if self.are_scarce() {
+            return Err(at(&*self.media, end, io::ErrorKind::StorageFull.into()));
         }
-        Ok(())
+        let created = self.create(end, &[], How::Begun);
+        // What a failed call left would end the open segment before a record that is appended to it.
+        self.failed = match &created {
+            Err(error) if is_full(error) => self.failed || self.go_on(last, end).is_err(),
+            created => created.is_err(),
+        };
+        created.map_err(|e| at(&*self.media, end, e))
     }
 
     /// Where the oldest segment begins that leaves the log no longer than `bytes`.

@@ -6,11 +6,12 @@ use crate::archive;
 use crate::error::ArchiveError;
 use crate::media::FileMedia;
 use crate::record::Records;
-use crate::{Media, Wal, WalError};
+use crate::{DeviceMedia, Media, Wal, WalError};
 use pagetier::Lsn;
+use pagetier::device::SharedDevice;
 use pagetier::errors::Advice;
 use pagetier_devio::files::create_durably;
-use pagetier_testing::{FileFault, SimFiles, SimPower};
+use pagetier_testing::{FileFault, SimDevice, SimFiles, SimPower};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -41,6 +42,12 @@ fn on(files: &SimFiles, other: &SimFiles) -> Result<Wal, WalError> {
 
 fn open(files: &SimFiles) -> Result<Wal, WalError> {
     on(files, files)
+}
+
+fn in_use_without_archive(files: &SimFiles) -> Wal {
+    let wal = on_log(files).unwrap();
+    wal.0.write_out(false).unwrap();
+    wal
 }
 
 fn archive_in(wal: &Wal, files: &SimFiles) -> Result<(), WalError> {
@@ -151,6 +158,55 @@ async fn whatever_call_of_the_archive_fails_the_log_keeps_what_it_lacks() {
     assert!(cases > 30, "{cases} cases");
 }
 
+/// Whether archive and log, together and without a gap, have all of these.
+fn have_all(wal: &Wal, archive: &SimFiles, durable: &[(u64, Vec<u8>)]) -> bool {
+    let (mut all, end) = archived(archive);
+    all.extend(bodies(wal));
+    (end >= wal.oldest().0 || wal.oldest().0 == 64)
+        && durable.iter().all(|(lsn, body)| all.get(lsn) == Some(body))
+}
+
+/// Schedule: the sync of a copy's name fails, or the process is killed before it. The copy can be read then.
+/// The log archives what it has and is shortened; the archive's power is cut, and takes the name.
+#[tokio::test]
+async fn a_copy_that_can_be_read_does_not_count_as_durable() {
+    let (mut failed, mut killed) = (0, 0);
+    for n in 0..40 {
+        let (files, other) = (blank(n, &SimPower::new()), blank(n + 1, &SimPower::new()));
+        let wal = on(&files, &other).unwrap();
+        let mut durable = work(&wal, 4).await;
+        durable.push((append_and_flush(&wal, b"last").await.0, b"last".to_vec()));
+        other.fail(n, if n % 2 == 0 { FileFault::Torn } else { FileFault::Refused });
+        failed += u32::from(wal.archive_now().await.is_err());
+        wal.archive_now().await.unwrap();
+        let next = append_and_flush(&wal, b"next").await;
+        wal.truncate(next, next).await.unwrap();
+        for seed in 0..4 {
+            let left = other.after_power_cut(seed, &SimPower::new());
+            assert!(have_all(&wal, &left, &durable), "failed at {n}");
+        }
+        // The same with a kill.
+        let power = SimPower::new();
+        let (files, other) = (blank(n, &SimPower::new()), blank(n + 1, &power));
+        let wal = on(&files, &other).unwrap();
+        let mut durable = work(&wal, 4).await;
+        durable.push((append_and_flush(&wal, b"last").await.0, b"last".to_vec()));
+        power.cut_at(power.ops() + n);
+        killed += u32::from(wal.archive_now().await.is_err());
+        drop(wal);
+        let other = other.after_kill(n, &SimPower::new());
+        let wal = on(&files, &other).unwrap();
+        wal.archive_now().await.unwrap();
+        let next = append_and_flush(&wal, b"next").await;
+        wal.truncate(next, next).await.unwrap();
+        for seed in 0..4 {
+            let left = other.after_power_cut(seed, &SimPower::new());
+            assert!(have_all(&wal, &left, &durable), "killed at {n}");
+        }
+    }
+    assert!(failed > 4 && killed > 4, "{failed} failures, {killed} kills");
+}
+
 /// Full in the middle of a segment: the log says why it grows, and is shortened once there is room.
 #[tokio::test]
 async fn a_full_archive_is_named_and_holds_the_log() {
@@ -199,16 +255,108 @@ async fn an_archive_belongs_to_one_line_of_one_log_and_has_no_gap() {
     append_and_flush(&wal, b"another line").await;
     wal.archive_now().await.unwrap();
     drop(wal);
+    work(&in_use_without_archive(&files), 4).await;
     let wal = on_log(&files).unwrap();
-    work(&wal, 4).await;
     let error = refused(archive_in(&wal, &copy));
     assert!(matches!(error, ArchiveError::OtherLine { .. }), "{error}");
+    drop(wal);
     // An opening without the archive has removed what that lacks.
-    work(&wal, 12).await;
+    work(&in_use_without_archive(&files), 12).await;
+    let wal = on_log(&files).unwrap();
     let error = refused(archive_in(&wal, &files));
     assert!(matches!(error, ArchiveError::Gap { .. }), "{error}");
     // A new directory is a new archive.
     archive_in(&wal, &foreign).unwrap();
+    wal.0.write_out(false).unwrap();
+    assert_eq!(wal.archive_now().await.unwrap(), wal.end());
+}
+
+/// Schedule: a store is copied while it is closed, and the original goes on, which ends the segment that was the
+/// copy's last. To the copy its archive is a longer one: what the copy appends would count as archived.
+#[tokio::test]
+async fn an_older_copy_of_a_log_does_not_go_on_with_its_archive() {
+    let files = blank(1, &SimPower::new());
+    let wal = open(&files).unwrap();
+    work(&wal, 8).await;
+    append_and_flush(&wal, b"of both").await;
+    drop(wal);
+    let copy = files.after_kill(1, &SimPower::new());
+    let wal = open(&files).unwrap();
+    let end = wal.archive_now().await.unwrap();
+    drop(wal);
+    // As long as the copy has all that is archived, it is the same line.
+    let both = on(&copy, &files.after_kill(1, &SimPower::new())).unwrap();
+    assert_eq!(both.archive_now().await.unwrap(), end);
+    drop(both);
+    let copy = copy.after_kill(1, &SimPower::new());
+    let wal = open(&files).unwrap();
+    append_and_flush(&wal, b"of the original").await;
+    wal.archive_now().await.unwrap();
+    drop(wal);
+    let copy = on_log(&copy).unwrap();
+    let error = refused(archive_in(&copy, &files));
+    assert!(matches!(error, ArchiveError::OtherLine { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn an_archive_begins_with_the_opening_of_a_log_that_lasts() {
+    let files = blank(1, &SimPower::new());
+    let wal = in_use_without_archive(&files);
+    assert!(matches!(refused(archive_in(&wal, &files)), ArchiveError::CannotBegin));
+    drop(wal);
+    let wal = open(&files).unwrap();
+    assert!(matches!(refused(archive_in(&wal, &files)), ArchiveError::CannotBegin), "once");
+    let wal = Wal::in_memory(SMALL);
+    assert!(matches!(refused(archive_in(&wal, &files)), ArchiveError::CannotBegin));
+}
+
+/// A call a minute, for as long as the archive's disk is away: it must not use up what changes need.
+#[tokio::test]
+async fn calls_that_archive_nothing_leave_no_segments() {
+    let (files, other) = (blank(1, &SimPower::new()), blank(2, &SimPower::new()));
+    let wal = on(&files, &other).unwrap();
+    work(&wal, 4).await;
+    other.set_free(Some(0));
+    let before = wal.segment_starts().len();
+    for n in 0..20 {
+        append_and_flush(&wal, &[n; 100]).await;
+        wal.archive_now().await.unwrap_err();
+    }
+    assert!(wal.segment_starts().len() <= before + 1, "{:?}", wal.segment_starts());
+    // Where the log's own disk has no room for a segment, the last one goes on.
+    other.set_free(None);
+    wal.archive_now().await.unwrap();
+    let first = append_and_flush(&wal, b"first").await;
+    let before = wal.segment_starts();
+    files.set_free(Some(20_000));
+    assert!(matches!(wal.archive_now().await.unwrap_err(), WalError::Io { .. }));
+    let second = append_and_flush(&wal, b"second").await;
+    assert!(first < second && wal.segment_starts() == before, "no new segment was needed");
+    files.set_free(None);
+    assert_eq!(wal.archive_now().await.unwrap(), wal.end());
+    assert_eq!(archived(&other).1, wal.end().0);
+}
+
+/// On a device a segment takes one of few slots, and the last ones are for changes.
+#[tokio::test]
+async fn what_is_archived_at_once_leaves_slots_to_changes() {
+    let (files, power) = (blank(1, &SimPower::new()), SimPower::new());
+    let device = Arc::new(SimDevice::new("log", 8 << 20, 1, &power)) as SharedDevice;
+    let media = DeviceMedia::open(device, SMALL.segment_bytes()).unwrap();
+    let wal = Wal::on(Box::new(media), LIMITS).unwrap();
+    archive_in(&wal, &files).unwrap();
+    wal.0.write_out(false).unwrap();
+    while !wal.is_scarce() {
+        append_and_flush(&wal, b"short").await;
+        wal.archive_now().await.unwrap();
+    }
+    let before = wal.segment_starts();
+    append_and_flush(&wal, b"short").await;
+    let error = wal.archive_now().await.unwrap_err();
+    assert_eq!(error.advice(), Advice::FreeSpace, "{error}");
+    let last = append_and_flush(&wal, b"more").await;
+    assert_eq!(wal.segment_starts(), before);
+    wal.truncate(last, last).await.unwrap();
     assert_eq!(wal.archive_now().await.unwrap(), wal.end());
 }
 
