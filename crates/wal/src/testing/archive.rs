@@ -285,10 +285,8 @@ async fn an_older_copy_of_a_log_does_not_go_on_with_its_archive() {
     let end = wal.archive_now().await.unwrap();
     drop(wal);
     // As long as the copy has all that is archived, it is the same line.
-    let both = on(&copy, &files.after_kill(1, &SimPower::new())).unwrap();
-    assert_eq!(both.archive_now().await.unwrap(), end);
-    drop(both);
-    let copy = copy.after_kill(1, &SimPower::new());
+    let (log, archive) = (copy.after_kill(1, &SimPower::new()), files.after_kill(1, &SimPower::new()));
+    assert_eq!(on(&log, &archive).unwrap().archive_now().await.unwrap(), end);
     let wal = open(&files).unwrap();
     append_and_flush(&wal, b"of the original").await;
     wal.archive_now().await.unwrap();
