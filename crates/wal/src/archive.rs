@@ -68,7 +68,7 @@ impl Archive {
         let before = std::mem::replace(&mut *self.failure.lock(), done.as_ref().err().cloned());
         let error = done.as_ref().err().filter(|error| !matches!(error, WalError::Fenced));
         if let (Some(error), None) = (error, &before) {
-            // Once: it may fail for days. (A former owner has nothing to archive, unless it owns the log again.)
+            // Once: it may fail for days. (A former owner has nothing to archive, and may own it again.)
             tracing::warn!(
                 archive = %self.path.display(),
                 error = %pagetier::errors::Causes(error),

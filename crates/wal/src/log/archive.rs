@@ -39,9 +39,9 @@ impl Wal {
     /// backup and redoes the archive up to a moment; for moments by the clock, each write of the log has a
     /// time from now on. Call it at every opening, before the log is recovered: an opening without it may
     /// remove what the archive lacks. The directory must exist, and may be on another file system; where it
-    /// cannot be used at present, as when the header of its newest segment cannot be read, the log grows until
-    /// it can ([`Wal::archived`] says why). [`LoggedStore`](crate::LoggedStore) copies each segment once it is
-    /// complete; an engine that uses the log by itself calls [`Wal::archive_now`], or the log grows. Blocks.
+    /// cannot be used at present, or the header of its newest segment cannot be read, the log grows until it
+    /// can ([`Wal::archived`] says why). [`LoggedStore`](crate::LoggedStore) copies each segment once it is
+    /// complete; an engine with a log of its own calls [`Wal::archive_now`], or the log grows. Blocks.
     ///
     /// # Errors
     /// [`WalError::Archive`]: the directory has the archive of another log, or of another continuation of
@@ -96,16 +96,13 @@ impl Wal {
             closed: Notify::new(),
         };
         let mut slot = None;
-        let opened = archive.open(&mut slot, &Arc::downgrade(&self.0)).map(drop);
-        let refused = match opened {
-            Err(WalError::Archive(ArchiveError::Io { .. })) => {
-                archive.note(&opened);
-                Ok(())
-            }
-            opened => opened,
-        };
+        let mut opened = archive.open(&mut slot, &Arc::downgrade(&self.0)).map(drop);
+        if matches!(opened, Err(WalError::Archive(ArchiveError::Io { .. }))) {
+            archive.note(&opened);
+            opened = Ok(());
+        }
         archive.media = Arc::new(tokio::sync::Mutex::new(slot));
-        let set = refused.and_then(|()| {
+        let set = opened.and_then(|()| {
             // Before the log is in use: its segments say so from its first write on.
             self.0.output.lock().segments.format(LOG_FORMAT);
             self.0.archive.set(Arc::new(archive)).map_err(|_| ArchiveError::CannotBegin.into())
@@ -272,7 +269,7 @@ impl Archive {
         if !is_one_line {
             return Err(ArchiveError::OtherLine { path: media.path(last) }.into());
         }
-        // What can be read may not be durable, if it was copied last: it is copied again while the log has it.
+        // What can be read may not be durable, if it was copied last: the log copies it again if it can.
         let up_to = if mine.is_some() { last } else { end };
         Ok(up_to.max(known))
     }

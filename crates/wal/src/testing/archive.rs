@@ -271,8 +271,8 @@ async fn an_archive_belongs_to_one_line_of_one_log_and_has_no_gap() {
     assert_eq!(wal.archive_now().await.unwrap(), wal.end());
 }
 
-/// Schedule: a store is copied while it is closed, and the original goes on, which ends the segment that was the
-/// copy's last. To the copy its archive is a longer one: what the copy appends would count as archived.
+/// Schedule: a store is copied while it is closed, and the original goes on, which ends the segment that was
+/// the copy's last. The archive is longer than the copy: what that appends would count as archived.
 #[tokio::test]
 async fn an_older_copy_of_a_log_does_not_go_on_with_its_archive() {
     let files = blank(1, &SimPower::new());
