@@ -79,7 +79,7 @@ pub(crate) async fn step(store: &Arc<PageStore>, wal: &Wal) -> Result<(), Checkp
     freed.map(drop)
 }
 
-/// Of pages that were on the SSD at the opening, none is known to have older changes than another: all of
+/// Of pages that were on the SSD at the open, none is known to have older changes than another: all of
 /// them hold the log until they are home. They go there in shares, one for each segment that the log may grow
 /// by; once it may not, changes would wait for all of them.
 async fn bring_home_found(store: &PageStore, wal: &Wal) -> Result<(), CheckpointError> {

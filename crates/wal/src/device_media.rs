@@ -63,7 +63,7 @@ pub struct DeviceMedia {
     slots: Vec<Option<Slot>>,
     turn: u64,
     active: Option<Active>,
-    /// Whether the log is in use: an opening writes nothing before that.
+    /// Whether the log is in use: an open writes nothing before that.
     owned: bool,
     /// Whether a slot is kept as the reserve.
     reserves: bool,
@@ -164,7 +164,7 @@ impl DeviceMedia {
         let mut headers = Vec::new();
         for slots in slots.chunks(HEADERS_AT_ONCE) {
             let started: Vec<_> = slots.iter().map(|slot| start(self, self.slot_at(*slot))).collect();
-            // All have ended before an error is returned: none may land in what an opening that follows does.
+            // All have ended before an error is returned: none may land in what an open that follows does.
             let done: Vec<_> = started.into_iter().map(futures_executor::block_on).collect();
             for (slot, done) in slots.iter().zip(done) {
                 done.result.map_err(failed)?;

@@ -127,7 +127,7 @@ pub(crate) struct Shared {
     next_to_go: AtomicU64,
     /// The record that ends here, and later ones, are needed by the pages, for whatever the log is kept.
     kept: AtomicU64,
-    /// Where the log ended at the opening.
+    /// Where the log ended at the open.
     found: AtomicU64,
     /// How many segments' worth of records there were when pages went home last in shares.
     shared: AtomicU64,
@@ -279,11 +279,11 @@ impl Wal {
 
     /// Opens the log on a device, or creates an empty one if the device is blank, as [`Wal::open`] does in a
     /// directory. The device must complete its operations by itself: see [`DeviceMedia`]. It must also keep
-    /// a second process out: an image of `pagetier-rbd` does, a file does not. The first opening fixes the
+    /// a second process out: an image of `pagetier-rbd` does, a file does not. The first open fixes the
     /// size of the segments, by its capacity; a record longer than a quarter of the capacity (and than 248
     /// KiB) is refused. The device needs four times the capacity, and four times what the engine is
     /// to keep for a loss of the SSD: when it is three quarters full, pages go home from the SSD, those with
-    /// the oldest changes first. Of pages that were on the SSD at the opening none is known to have older
+    /// the oldest changes first. Of pages that were on the SSD at the open none is known to have older
     /// changes than another, so all of them go home.
     ///
     /// # Errors
@@ -643,7 +643,7 @@ impl Wal {
         let held = self.0.state.lock().holds.values().copied().min().unwrap_or(u64::MAX);
         let kept = keep.min(needed);
         let mut keep = kept.min(Lsn(held));
-        // Also if the log stays as it is, for the loss of an SSD: the next opening redoes what follows.
+        // Also if the log stays as it is, for the loss of an SSD: the next open redoes what follows.
         let recorded = self.0.from.load(Ordering::Acquire) + self.0.options.segment_bytes();
         let lags = self.keep() == Keep::ForSsdLoss && recorded < needed.0;
         if lags || self.0.second.load(Ordering::Acquire) < keep.0 {

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// How long an opening waits for the log: a write whose caller was dropped may outlast the previous store.
+/// How long an open waits for the log: a write whose caller was dropped may outlast the previous store.
 const OPEN_WAIT: Duration = Duration::from_millis(500);
 /// The polling interval of this wait.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -118,7 +118,7 @@ impl LoggedStore {
         &self.wal
     }
 
-    /// What the opening did to recover.
+    /// What the open did to recover.
     #[must_use]
     pub fn recovered(&self) -> &Recovered {
         &self.recovered
@@ -375,7 +375,7 @@ impl LoggedStore {
         let end = wal.end();
         // Once everything is written, the set of pages that only the SSD has can only shrink.
         let from = if wal.keep() == Keep::ForSsdLoss { store.redo_from(end, Loss::Ssd).await? } else { end };
-        // The log that the next opening finds must end here.
+        // The log that the next open finds must end here.
         wal.flush(end).await?;
         // Others may have changed pages meanwhile, through clones.
         let pages = store.min_recovery_lsn().unwrap_or(end);
@@ -397,7 +397,7 @@ impl Deref for LoggedStore {
 
 impl Wal {
     /// Opens the log in `dir` as [`Wal::open`] does; if it is in use, waits up to half a second for its
-    /// holder, as after the drop of the previous store. Cancel-safe: an opening that has begun ends without
+    /// holder, as after the drop of the previous store. Cancel-safe: an open that has begun ends without
     /// its caller, and then closes the log.
     ///
     /// # Errors

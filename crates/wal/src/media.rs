@@ -33,8 +33,8 @@ pub trait Media: Send + Debug {
     /// The log's identity, drawn when it was created.
     fn id(&self) -> u64;
 
-    /// The log has been accepted: called once, before the first change. An opening that is refused must
-    /// change nothing, so what an opening has to write waits until now. Default: nothing.
+    /// The log has been accepted: called once, before the first change. An open that is refused must
+    /// change nothing, so what an open has to write waits until now. Default: nothing.
     ///
     /// # Errors
     /// The medium failed.
@@ -68,7 +68,7 @@ pub trait Media: Send + Debug {
     /// crash the segment has either the new contents or the old ones. Later appends go to it.
     ///
     /// # Errors
-    /// The medium failed; a later opening may find either state.
+    /// The medium failed; a later open may find either state.
     fn create(&mut self, start: u64, bytes: &[u8]) -> io::Result<()>;
 
     /// As [`Media::create`], for a segment that an ownership begins, and that the log can do without: refused
@@ -80,7 +80,7 @@ pub trait Media: Send + Debug {
         self.create(start, bytes)
     }
 
-    /// Continues a segment that exists and of which `bytes` are the sound part, as an opening does with the
+    /// Continues a segment that exists and of which `bytes` are the sound part, as an open does with the
     /// last one: writes them over themselves, cuts off what follows, and makes the segment durable. Needs no
     /// free space where the file system overwrites in place, so that an engine recovers on a full disk. Later
     /// appends go to the segment.
@@ -285,7 +285,7 @@ impl FileMedia {
     fn locked(dir: Arc<dyn Directory>) -> io::Result<Self> {
         // Locks out a second opener, which would take records being written for a torn tail.
         let mut lock = dir.open(Path::new(LOCK), Access::Create)?;
-        // A refused opening removes the file that it created: a lock on that one excludes no opener.
+        // A refused open removes the file that it created: a lock on that one excludes no opener.
         let named = |lock: &dyn DirFile| {
             Ok::<_, Error>(dir.stat(Path::new(LOCK))?.map(|s| s.id) == Some(lock.stat()?.id))
         };
@@ -471,7 +471,7 @@ impl Media for FileMedia {
         // that it was.
         self.dir.sync()?;
         self.reserve_room = room;
-        // The segment that an opening has resumed.
+        // The segment that an open has resumed.
         if let Some(active) = self.active.as_ref().filter(|_| before != bytes) {
             let _ = self.allocate(&*active.file);
         }
@@ -617,7 +617,7 @@ mod tests {
         media.remove(67).unwrap();
         media.remove(77).unwrap();
         assert!(room("reserve") >= 1 << 20 && media.list().unwrap() == [78], "one is kept");
-        // An opening, too, leaves a segment its room.
+        // An open, too, leaves a segment its room.
         drop(media);
         let mut media = FileMedia::open(dir.path()).unwrap();
         media.reserve(1 << 20).unwrap();

@@ -194,7 +194,7 @@ impl Line {
             let (segment, mut records, _) = self.read((from, start))?;
             records.truncate((end - start) as usize);
             // By which the pages know their log. The archive's is another one if that of the backup had no
-            // record, and an opening after it began its ownership there.
+            // record, and an open after it began its ownership there.
             let segment = if start == self.last.0.start { self.last.0 } else { segment };
             Ok(with_prefix(segment, &records))
         })?;

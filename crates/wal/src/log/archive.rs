@@ -2,7 +2,7 @@
 //!
 //! A segment is copied once it has a successor, since it does not change from then on. Until the copy is
 //! durable the log keeps the segment, as for a [`Hold`](crate::Hold): a crash between copy and removal leaves
-//! both, and the next opening compares them. So the archive is one chain without a gap, which every opening
+//! both, and the next open compares them. So the archive is one chain without a gap, which every open
 //! continues or refuses.
 //!
 //! An archive is a directory like that of a log: of one identity, locked by the log that writes to it. A copy
@@ -37,7 +37,7 @@ impl Wal {
     /// Keeps a copy of the log in the directory `dir`, from its oldest segment on: no segment is removed
     /// before its copy is durable there. [`restore_until`](crate::LoggedStore::restore_until) restores a
     /// backup and redoes the archive up to a moment; for moments by the clock, each write of the log has a
-    /// time from now on. Call it at every opening, before the log is recovered: an opening without it may
+    /// time from now on. Call it at every open, before the log is recovered: an open without it may
     /// remove what the archive lacks. The directory must exist, and may be on another file system; where it
     /// cannot be used at present, or the header of its newest segment cannot be read, the log grows until it
     /// can ([`Wal::archived`] says why). [`LoggedStore`](crate::LoggedStore) copies each segment once it is

@@ -3,7 +3,7 @@
 //! A segment starts at a record's first byte and holds whole records, so positions alone identify segments. A
 //! segment is sound up to the start of the next one, the last segment up to its first unsound record.
 //!
-//! **An opening only reads** until the store has accepted the log ([`Segments::ready`]): the log may be the
+//! **An open only reads** until the store has accepted the log ([`Segments::ready`]): the log may be the
 //! wrong one, and must then stay as it is.
 //!
 //! **Readable is not durable.** After a process was killed, or a sync failed, a power cut can still remove
@@ -17,7 +17,7 @@
 //! changed.
 //!
 //! **Generations.** A segment says under which ownership it was written, and under which one the store was
-//! before. Copies of a store share the log's identity; from their first opening on they differ in this.
+//! before. Copies of a store share the log's identity; from their first open on they differ in this.
 //!
 //! **The reserve** is room for one segment that a full disk does not take away. Only records that give room
 //! back go there: those of frees, and what a checkpoint needs in order to write pages and remove segments.
@@ -46,7 +46,7 @@ pub(crate) struct Segment {
     pub(crate) generation: u64,
     /// The ownership that the store had recorded then.
     pub(crate) previous: u64,
-    /// Whether it has no record. Known of what an opening found.
+    /// Whether it has no record. Known of what an open found.
     pub(crate) is_empty: bool,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Segments {
     full: bool,
     /// The segment that was removed last, if its removal failed: it may be there or not.
     leaving: Option<u64>,
-    /// What the opening found is sound from here on.
+    /// What the open found is sound from here on.
     checked: u64,
 }
 
@@ -142,7 +142,7 @@ impl Segments {
         Ok(())
     }
 
-    /// What the opening found, oldest first.
+    /// What the open found, oldest first.
     pub(crate) fn found(&self) -> impl DoubleEndedIterator<Item = &Segment> {
         self.segments.iter()
     }
@@ -152,7 +152,7 @@ impl Segments {
         self.found.is_none()
     }
 
-    /// Takes the log into use: makes what the opening found durable, or creates the first segment.
+    /// Takes the log into use: makes what the open found durable, or creates the first segment.
     pub(crate) fn ready(&mut self) -> Result<(), WalError> {
         let Some(tail) = &self.found else { return Ok(()) };
         let start = self.segments.back().map_or(self.first, |last| last.start);
@@ -182,7 +182,7 @@ impl Segments {
     /// Begins an ownership: the records from `end` on, where the log ends, go to a segment of this
     /// generation. `previous` is what the store has recorded. Returns the generation that the log has
     /// now: the one before, if the medium is full. Such a log continues as it was, since a full disk must not
-    /// prevent an opening.
+    /// prevent an open.
     pub(crate) fn begin(
         &mut self,
         end: u64,

@@ -96,7 +96,7 @@ async fn work(wal: &Wal, turns: u8) -> Vec<(u64, Vec<u8>)> {
 
 /// Schedule: the power is cut at any operation, so also between the copy of a segment, its name, the sync of
 /// that, and the removal. Whatever is left, archive and log have every record without a gap, and the next
-/// opening goes on.
+/// open goes on.
 #[tokio::test]
 async fn a_power_cut_at_any_operation_leaves_no_gap_between_archive_and_log() {
     let mut cuts = 0;
@@ -260,7 +260,7 @@ async fn an_archive_belongs_to_one_line_of_one_log_and_has_no_gap() {
     let error = refused(archive_in(&wal, &copy));
     assert!(matches!(error, ArchiveError::OtherLine { .. }), "{error}");
     drop(wal);
-    // An opening without the archive has removed what that lacks.
+    // An open without the archive has removed what that lacks.
     work(&in_use_without_archive(&files), 12).await;
     let wal = on_log(&files).unwrap();
     let error = refused(archive_in(&wal, &files));

@@ -88,7 +88,7 @@ async fn an_operation_that_fails_in_any_way_loses_nothing_durable() {
             let media = SimMedia::new(n);
             media.fail(n, way);
             let mut model = Model::default();
-            // The first operation is the opening's.
+            // The first operation is the open's.
             let wal = match in_use(Box::new(media.clone()), SMALL) {
                 Err(_) if !media.is_off() => in_use(Box::new(media.clone()), SMALL).map(Some),
                 opened => Ok(opened.ok()),
@@ -128,13 +128,13 @@ async fn an_opening_that_is_interrupted_anywhere_is_repeated_without_loss() {
         let mut model = Model::default();
         let wal = in_use(Box::new(media.clone()), SMALL).unwrap();
         model.run(&wal, || media.is_off()).await;
-        // An opening writes once.
+        // An open writes once.
         let media = media.after_power_cut(seed);
         media.fail(0, way);
         assert!(in_use(Box::new(media.clone()), SMALL).is_err());
         let media = media.after_power_cut(seed + 1);
         let wal = in_use(Box::new(media.clone()), SMALL).unwrap();
-        model.check(&wal, &format!("{way:?} in the opening, {seed}"));
+        model.check(&wal, &format!("{way:?} in the open, {seed}"));
     }
 }
 
@@ -196,7 +196,7 @@ async fn a_power_cut_at_any_operation_of_a_device_loses_nothing_durable() {
         let power = SimPower::new();
         power.cut_at(1 + n % 60);
         let again = Arc::new(device.after_power_cut(n, &power));
-        // It ends in the middle of an opening, or soon after it.
+        // It ends in the middle of an open, or soon after it.
         drop(on_device(&again));
         let last = Arc::new(again.after_power_cut(n + 1, &SimPower::new()));
         let wal = on_device(&last).unwrap_or_else(|error| panic!("cut at {n}: {error}"));
@@ -224,7 +224,7 @@ async fn a_device_whose_operation_fails_loses_nothing_durable() {
             let device = Arc::new(device);
             device.inject(Fault::new(FaultEffect::Eio).on(op).from_op(n).times(1));
             let mut model = Model::default();
-            // The first operations are the opening's.
+            // The first operations are the open's.
             let wal = on_device(&device).or_else(|_| on_device(&device)).unwrap();
             // It ends soon after the fault, so that what it left is not put right by itself.
             let is_past = || device.ops() > n && n % 4 == 1;
@@ -486,7 +486,7 @@ async fn a_failed_write_is_tried_again_in_a_new_segment() {
     assert_eq!(wal.segment_starts(), [FIRST_LSN, durable.0]);
     let expected = [&b"first"[..], b"second", b"third"];
     assert_eq!(bodies(&wal).into_iter().map(|b| b.1).collect::<Vec<_>>(), expected);
-    // A part of the second record follows the first one; a later opening ignores it.
+    // A part of the second record follows the first one; a later open ignores it.
     let reopened = Wal::on(Box::new(media), LIMITS).unwrap();
     assert_eq!(bodies(&reopened).into_iter().map(|b| b.1).collect::<Vec<_>>(), expected);
 }

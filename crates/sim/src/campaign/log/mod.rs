@@ -3,7 +3,7 @@
 //!
 //! | file | job |
 //! | --- | --- |
-//! | `model` | what the engine was told, and what an opening must show |
+//! | `model` | what the engine was told, and what an open must show |
 //! | `terms`, `disk`, `media` | how the log is kept, and on what: a device, or files |
 //! | `watch` | the devices, and moments of them |
 //! | `open` | openings, and the check of everything that a store shows |
@@ -210,7 +210,7 @@ impl Run<'_> {
             let (seen, end) = check(&db, &mut model, floor, false).await?;
             let (pages, mut moments) = (seen.pages, watch.take());
             if again {
-                // A crash right after the opening, too: the log has an ownership without a record.
+                // A crash right after the open, too: the log has an ownership without a record.
                 seen.settle(&mut model, end);
                 *watch.model.lock() = model;
                 watch.set(Rate::NEVER, false);

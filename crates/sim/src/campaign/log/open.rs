@@ -20,7 +20,7 @@ use std::time::Duration;
 /// The time in which a store that was dropped, or refused, ends its operations.
 pub(super) const LEAVES: Duration = Duration::from_secs(10);
 
-/// Which parts an opening gets other than the store's own.
+/// Which parts an open gets other than the store's own.
 #[derive(Default)]
 pub(super) struct Parts {
     /// The log.

@@ -91,7 +91,7 @@ pub(super) const TABLE: &[Operation] = &[
     op(3, "pause", &[], |w| Box::pin(w.pause())),
 ];
 
-/// What openings, and the checks of crashed and closed stores, call.
+/// What opens, and the checks of crashed and closed stores, call.
 const EXAMINATIONS: &[&str] = &[
     "Backups::at",
     "Backups::purge",
