@@ -26,6 +26,7 @@ fn every_public_future_is_send(
     is_send(PageStore::builder().open_read_only());
     is_send(PageStore::builder().inspect());
     is_send(PageStore::builder().restore("chain", None, |_| ()));
+    is_send(PageStore::builder().restore_with_log("chain", None, None, |_| ()));
     let backups: &'static Backups = Box::leak(Box::new(Backups::at("chain")));
     is_send(backups.list());
     is_send(backups.verify(|_| ()));

@@ -434,7 +434,11 @@ fn every_invariant_names_its_file() {
         let files: Vec<&str> = row.into_iter().flat_map(|row| row.split('`').skip(1).step_by(2)).collect();
         assert!(!files.is_empty(), "no file decides {rule}");
         for file in files {
-            let folder = if file.starts_with("src/") { "" } else { "crates/ssdcache/src" };
+            let folder = if ["src/", "crates/"].iter().any(|root| file.starts_with(root)) {
+                ""
+            } else {
+                "crates/ssdcache/src"
+            };
             assert!(root().join(folder).join(file).exists(), "{rule}: {file} does not exist");
         }
     }
@@ -478,7 +482,8 @@ fn every_mutation_applies_and_its_test_exists() {
             }
             patch::Catcher::Test { target, name } => {
                 let of_package = targets.contains(&format!("\nname = \"{target}\"\n"));
-                let there = of_package || ["pagetier", "pagetier_ssdcache"].contains(&target.as_str());
+                let there = of_package
+                    || ["pagetier", "pagetier_ssdcache", "pagetier_wal"].contains(&target.as_str());
                 assert!(there, "{}: no target {target}", one.name);
                 let function = format!("fn {}()", name.rsplit("::").next().unwrap_or_default());
                 let there = sources.iter().any(|(_, text)| text.contains(&function));

@@ -14,7 +14,7 @@ use crate::manifest::changes::LogRecord;
 use crate::manifest::contents::Manifest;
 use crate::store::page_store::PageStore;
 use pagetier_devio::files::RealDir;
-use pagetier_page::{PageId, PageSize, SpaceId};
+use pagetier_page::{LogMark, PageId, PageSize, SpaceId};
 use pagetier_ssdcache::Homes;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -54,9 +54,24 @@ impl Builder {
     /// removed without its log (name the number of an earlier one), the builder's page size is another one,
     /// or the store cannot be created.
     pub async fn restore(
+        self,
+        from: impl AsRef<Path>,
+        upto: Option<u32>,
+        progress: impl Fn(RestoreProgress) + Send,
+    ) -> Result<RestoreReport, BackupError> {
+        self.restore_with_log(from, upto, None, progress).await
+    }
+
+    /// As [`Builder::restore`], for a log that continues that of the backup under the identity `log_id`.
+    ///
+    /// # Errors
+    /// As there.
+    #[doc(hidden)]
+    pub async fn restore_with_log(
         mut self,
         from: impl AsRef<Path>,
         upto: Option<u32>,
+        log_id: Option<u64>,
         progress: impl Fn(RestoreProgress) + Send,
     ) -> Result<RestoreReport, BackupError> {
         let (Some(to), None) = (self.config.options.directory.take(), &self.config.memory) else {
@@ -90,7 +105,8 @@ impl Builder {
         let store = builder.create(create).open().await?;
         // First: pages without it would take any log for theirs.
         if let Some(log) = log {
-            store.shared.record_log(log.restored().into()).await?;
+            let mark = LogMark::from(log.restored());
+            store.shared.record_log(LogMark { id: log_id.unwrap_or(mark.id), ..mark }).await?;
         }
         take_spaces(&store, &tail).await?;
         let pages = take_pages(&store, &chain, progress).await?;

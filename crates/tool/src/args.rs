@@ -187,6 +187,10 @@ pub(crate) enum OfBackups {
     List {
         /// The directory
         chain: PathBuf,
+        /// The archive of the engine's log: also say to which moments each backup can be restored with it.
+        /// Reads what the archive has since the backup
+        #[arg(long, value_name = "DIR")]
+        archive: Option<PathBuf>,
     },
     /// Read every backup to its end; exit code 3 if one cannot be restored
     Verify {

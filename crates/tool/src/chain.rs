@@ -4,6 +4,7 @@ use crate::{FOUND, Failure, show};
 use indicatif::HumanBytes;
 use pagetier::backup::{BackupError, BackupFile, Backups};
 use pagetier::errors::Causes;
+use pagetier_wal::{LoggedStore, Moment};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -13,9 +14,10 @@ use std::time::{Duration, UNIX_EPOCH};
 /// Dates beyond have no common form.
 const YEAR_10000_S: u64 = 253_402_300_800;
 
-pub(crate) async fn list(dir: &Path, json: bool) -> Result<ExitCode, Failure> {
+pub(crate) async fn list(dir: &Path, archive: Option<&Path>, json: bool) -> Result<ExitCode, Failure> {
     let all = Backups::at(dir).list().await?;
-    let (value, text) = described(&all);
+    let moments = archive.map(|archive| move |number| moments(dir, number, archive));
+    let (value, text) = described(&all, moments);
     show::result(json, &value, text)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -30,14 +32,33 @@ pub(crate) async fn verify(dir: &Path, json: bool) -> Result<ExitCode, Failure> 
     let all = all.await;
     bar.finish_and_clear();
     let all = all?;
-    let (value, text) = described(&all);
+    let (value, text) = described(&all, None::<fn(u32) -> _>);
     show::result(json, &value, text)?;
     let sound = all.iter().all(|file| file.is_restorable);
     Ok(if sound { ExitCode::SUCCESS } else { FOUND.into() })
 }
 
-/// Describes backups as JSON and as lines of text.
-fn described(all: &[BackupFile]) -> (Value, String) {
+/// To which moments a backup can be restored with an archive, as JSON and as a line of text.
+fn moments(chain: &Path, number: u32, archive: &Path) -> (Value, String) {
+    let described = |moment: Moment| {
+        let time = moment.time.map(|at| humantime::format_rfc3339_millis(at).to_string());
+        let text = time.as_ref().map_or_else(String::new, |time| format!("{time}, "));
+        (json!({"lsn": moment.lsn.0, "time": time}), format!("{text}position {}", moment.lsn))
+    };
+    match LoggedStore::restorable(chain, number, archive) {
+        Ok((first, last)) => {
+            let ((first, from), (last, to)) = (described(first), described(last));
+            (json!({"first": first, "last": last}), format!("        to moments from {from} to {to}\n"))
+        }
+        Err(error) => {
+            let error = Causes(&error).to_string();
+            (json!({"error": error}), format!("        to no moment with the archive: {error}\n"))
+        }
+    }
+}
+
+/// Describes backups as JSON and as lines of text, with the moments of each if `moments` says them.
+fn described(all: &[BackupFile], moments: Option<impl Fn(u32) -> (Value, String)>) -> (Value, String) {
     let (mut list, mut text) = (Vec::new(), String::new());
     for file in all {
         let kind = match file.is_full {
@@ -67,9 +88,13 @@ fn described(all: &[BackupFile]) -> (Value, String) {
             None if !file.is_restorable => writeln!(text, "  NOT RESTORABLE: it continues a missing backup"),
             None => writeln!(text),
         };
+        let of_log = moments.as_ref().filter(|_| file.is_restorable).map(|moments| moments(file.number));
+        let (moments_json, line) = of_log.unwrap_or_default();
+        text += &line;
         list.push(json!({
             "number": file.number, "kind": kind, "bytes": file.bytes, "pages": file.pages, "store": file.store,
             "written_s": written_s, "written": written, "restorable": file.is_restorable, "error": fault,
+            "moments": moments_json,
         }));
     }
     (json!({"backups": list}), text)

@@ -226,7 +226,9 @@ async fn run(mut cli: Cli, open: OpenDevice) -> Result<ExitCode, Failure> {
         Command::Backup { place, to, full, bytes_per_second } => {
             change::backup(&place, &to, full, bytes_per_second, json).await
         }
-        Command::Backups { what: OfBackups::List { chain } } => chain::list(&chain, json).await,
+        Command::Backups { what: OfBackups::List { chain, archive } } => {
+            chain::list(&chain, archive.as_deref(), json).await
+        }
         Command::Backups { what: OfBackups::Verify { chain } } => chain::verify(&chain, json).await,
         Command::Backups { what: OfBackups::Purge { chain, keep } } => chain::purge(&chain, keep, json).await,
         Command::Restore { from, to, upto, space: Some(space), page, .. } => {

@@ -196,6 +196,39 @@ fn a_chain_of_backups_is_made_and_restored() {
     assert!(String::from_utf8_lossy(&again.stderr).contains("does not"), "{again:?}");
 }
 
+#[test]
+fn the_list_of_backups_says_to_which_moments_an_archive_leads() {
+    use pagetier_wal::{LoggedStore, Wal, WalOptions};
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (chain, archive) = (path("chain"), path("archive"));
+    std::fs::create_dir(&archive).unwrap();
+    let end = runtime().block_on(async {
+        let wal = Wal::open(Path::new(&path("log")), WalOptions::new()).unwrap();
+        wal.archive_to(Path::new(&archive)).unwrap();
+        let builder = PageStore::builder().directory(path("pages")).ssd_bytes(0).pool_bytes(4 << 20);
+        let db = LoggedStore::on(builder, wal).await.unwrap();
+        let space = db.spaces().create("t").await.unwrap();
+        db.backup(Path::new(&chain), pagetier::backup::BackupOptions::new()).await.unwrap();
+        let mut change = db.begin().await.unwrap();
+        let page = change.add(db.allocate(space).await.unwrap());
+        change.write(page, 0, b"later");
+        db.commit(change).await.unwrap();
+        let end = db.wal().archive_now().await.unwrap();
+        db.close().await.unwrap();
+        end
+    });
+    let (code, list) = json(&["backups", "list", &chain, "--archive", &archive]);
+    let moments = &list["backups"][0]["moments"];
+    assert_eq!((code, &moments["first"]["lsn"], &moments["last"]["lsn"]), (0, &64.into(), &end.0.into()));
+    assert!(moments["last"]["time"].as_str().is_some_and(|time| time.starts_with("20")), "{list}");
+    let text = String::from_utf8(run(&["backups", "list", &chain, "--archive", &archive]).stdout).unwrap();
+    assert!(text.contains("to moments from") && text.contains(&format!("position {end}")), "{text}");
+    let text = run(&["backups", "list", &chain, "--archive", &path("nowhere")]);
+    assert!(String::from_utf8_lossy(&text.stdout).contains("to no moment with the archive"), "{text:?}");
+    assert!(json(&["backups", "list", &chain]).1["backups"][0]["moments"].is_null());
+}
+
 /// Programs read it by field: no pairs without names, and no text to take apart but errors.
 fn is_plain(value: &Value, key: &str) -> bool {
     match value {

@@ -1,6 +1,7 @@
 //! Fuzzy checkpoints truncate the log while the engine runs.
 
 use crate::error::CheckpointError;
+use crate::log::archive::keep_archived;
 use crate::log::room::PAUSE_HELD;
 use crate::log::{Shared, Wal};
 use crate::options::Keep;
@@ -207,7 +208,12 @@ impl Checkpoints {
     pub(crate) fn start(store: &Arc<PageStore>, wal: &Wal) -> Self {
         let failure = Failure::default();
         let of = (Arc::downgrade(store), Arc::downgrade(&wal.0));
-        let polled = Mutex::new(Some(Box::pin(keep_short(of, wal.growth(), Arc::clone(&failure))) as _));
+        let archiving = keep_archived(of.1.clone());
+        let shortening = keep_short(of, wal.growth(), Arc::clone(&failure));
+        let work = async move {
+            let ((), ()) = tokio::join!(shortening, archiving);
+        };
+        let polled = Mutex::new(Some(Box::pin(work) as _));
         let work = Arc::new(Work { polled, owner: Owner::here() });
         let ends = Ends(Arc::clone(&work));
         let task = tokio::spawn(poll_fn(move |cx| {

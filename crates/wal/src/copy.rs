@@ -35,7 +35,10 @@ impl Wal {
             let starts = wal.segment_starts();
             // Also one that begins there, which may be the only one.
             let starts = starts.into_iter().filter(|start| *start <= end.0).collect();
-            copy(&RealDir::working(), &to, wal.id(), starts, |start| wal.whole_segment(start, end))?;
+            let format = wal.format();
+            copy(&RealDir::working(), &to, (wal.id(), format), starts, |start| {
+                wal.whole_segment(start, end)
+            })?;
             drop(hold);
             Ok(())
         };
@@ -55,16 +58,18 @@ pub fn copy_log(from: &Path, to: &Path) -> Result<(), WalError> {
     if starts.is_empty() {
         return Err(at(from)(io::Error::new(ErrorKind::NotFound, "it has no segment of a log")));
     }
-    copy(&RealDir::working(), to, media.id(), starts, |start| {
+    let format = media.format(0);
+    copy(&RealDir::working(), to, (media.id(), format), starts, |start| {
         media.read(start).map_err(at(&media.path(start)))
     })
 }
 
-/// Makes a log of these segments in the directory `to`, which has another name until it is complete.
+/// Makes a log of this identity, format and segments in the directory `to`, which has another name until it
+/// is complete.
 pub(crate) fn copy(
     base: &dyn Directory,
     to: &Path,
-    id: u64,
+    (id, format): (u64, u32),
     starts: Vec<u64>,
     mut read: impl FnMut(u64) -> Result<Vec<u8>, WalError>,
 ) -> Result<(), WalError> {
@@ -78,6 +83,7 @@ pub(crate) fn copy(
     create_durably(base, &partial).map_err(at(&partial))?;
     let dir = base.directory(&partial).map_err(at(&partial))?;
     let mut media = FileMedia::copy(dir, id).map_err(at(&partial))?;
+    media.format(format);
     for start in starts {
         media.create(start, &read(start)?).map_err(at(&partial))?;
     }
@@ -90,7 +96,7 @@ pub(crate) fn copy(
     })
 }
 
-fn at(path: &Path) -> impl Fn(io::Error) -> WalError {
+pub(crate) fn at(path: &Path) -> impl Fn(io::Error) -> WalError {
     let path = path.to_owned();
     move |source| WalError::Io { path: path.clone(), source: Arc::new(source) }
 }

@@ -7,16 +7,17 @@
 //! A slot's header is written once the slot's bytes are durable. A segment that is replaced gets another slot
 //! and a higher turn; a crash in between leaves both, and the higher turn counts.
 
-use crate::media::Media;
+use crate::media::{Media, drawn_id};
 use pagetier::device::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, IoFuture, SharedDevice};
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Error, ErrorKind};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 const MAGIC: [u8; 8] = *b"PTLOGDEV";
 const SLOT_MAGIC: [u8; 8] = *b"PTLOGSEG";
-const FORMAT: u64 = 2;
+const FORMAT: u64 = 3;
+/// The format of a log without times.
+const FORMAT_USUAL: u64 = 2;
 /// The oldest format that this version reads: its header does not say how many slots there are.
 const FORMAT_MIN: u64 = 1;
 const BLOCK: usize = 4096;
@@ -57,6 +58,7 @@ struct Active {
 pub struct DeviceMedia {
     device: SharedDevice,
     id: u64,
+    format: u64,
     slot_bytes: u64,
     slots: Vec<Option<Slot>>,
     turn: u64,
@@ -81,9 +83,10 @@ impl DeviceMedia {
             return Err(ErrorKind::ResourceBusy.into());
         }
         // From here on dropped, and vacated, like an open one.
-        let (id, slot_bytes) = (0, 0);
+        let (id, format, slot_bytes) = (0, FORMAT_USUAL, 0);
         let (slots, turn, active, owned, reserves, reserve) = (Vec::new(), 0, None, false, false, None);
-        let mut media = Self { device, id, slot_bytes, slots, turn, active, owned, reserves, reserve };
+        let mut media =
+            Self { device, id, format, slot_bytes, slots, turn, active, owned, reserves, reserve };
         media.identify(segment_bytes)?;
         let all: Vec<usize> = (0..media.slots.len()).collect();
         for (slot, header) in media.headers(&all, |media, at| {
@@ -112,11 +115,12 @@ impl DeviceMedia {
                 return Err(Error::new(ErrorKind::Unsupported, why));
             }
             (self.id, self.slot_bytes, slots) = (id, slot_bytes, recorded);
+            self.format = format.max(FORMAT_USUAL);
         } else {
             self.refuse_data(size)?;
             // A segment ends once it has `segment_bytes`, and a batch may bring it as many again.
             self.slot_bytes = (4 * segment_bytes).max(SLOT_BYTES_MIN).next_multiple_of(BLOCK as u64);
-            self.id = RandomState::new().build_hasher().finish();
+            self.id = drawn_id();
         }
         if self.slot_bytes <= HEADER_BYTES as u64 || !self.slot_bytes.is_multiple_of(BLOCK as u64) {
             let why = format!("the log has slots of {} bytes", self.slot_bytes);
@@ -277,7 +281,7 @@ impl Media for DeviceMedia {
             return Ok(());
         }
         // Also where it is: what can be read may not be durable, and a log without it is not one.
-        let header = [FORMAT, self.id, self.slot_bytes, self.slots.len() as u64];
+        let header = [self.format, self.id, self.slot_bytes, self.slots.len() as u64];
         self.write_at(0, &encode(&MAGIC, header))?;
         // A removed segment, too, may be readable as such without being so durably: it would come back once
         // the segments after it are gone.
@@ -380,6 +384,11 @@ impl Media for DeviceMedia {
         let mut holders = self.holders(start);
         holders.sort_by_key(|slot| self.slots[*slot].map(|slot| slot.turn));
         holders.into_iter().try_for_each(|slot| self.release(slot))
+    }
+
+    fn format(&mut self, at_least: u32) -> u32 {
+        self.format = self.format.max(at_least.into());
+        self.format as u32
     }
 
     fn segments_max(&self) -> usize {

@@ -4,6 +4,7 @@ use pagetier::Lsn;
 use pagetier::errors::Advice;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 use std::{fmt, io};
 
 /// What went wrong with the log.
@@ -83,6 +84,9 @@ pub enum WalError {
     /// The store was opened for reading only, and so is its log.
     #[error("the log was opened for reading only")]
     ReadOnly,
+    /// The log's archive.
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
     /// The log was closed, or the runtime ended during a background write.
     #[error("the log was closed, or its runtime has ended")]
     Stopped,
@@ -98,6 +102,119 @@ pub enum CheckpointError {
     /// The log failed.
     #[error(transparent)]
     Log(#[from] WalError),
+}
+
+/// What is wrong with a log's archive, or with a moment that was asked of it. Nothing was changed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ArchiveError {
+    /// A file operation failed.
+    #[error("archive {path}: it cannot be read or written", path = .path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// The system's error.
+        source: Arc<io::Error>,
+    },
+    /// [`Wal::archive_to`](crate::Wal::archive_to) was not called.
+    #[error("the log has no archive")]
+    NotSet,
+    /// The log is in memory, in use, or has an archive already: an archive begins with the log's opening.
+    #[error(
+        "a log that is in memory, in use, or archived already cannot be archived: do so when it is opened"
+    )]
+    CannotBegin,
+    /// The directory has the archive of another log.
+    #[error("archive {path}: it is of log {archive:x}, and not of log {log:x}", path = .path.display())]
+    OtherLog {
+        /// The archive's directory.
+        path: PathBuf,
+        /// The identity of the archive's log.
+        archive: u64,
+        /// The identity of the log, or of the backup's.
+        log: u64,
+    },
+    /// The archive has other records in this place than the log or the backup: those of a copy of the store,
+    /// or of the store before it was restored.
+    #[error(
+        "archive {path}: it has other records here, of a copy of this store or of the time before it was \
+         restored; use another directory",
+        path = .path.display()
+    )]
+    OtherLine {
+        /// The segment's file.
+        path: PathBuf,
+    },
+    /// A part of the log is missing.
+    #[error(
+        "archive {path}: the log from {ends} to {begins} is missing; put its segments back, or archive to a new \
+         directory and take a backup",
+        path = .path.display()
+    )]
+    Gap {
+        /// The archive's directory.
+        path: PathBuf,
+        /// Where the part before the gap ends.
+        ends: Lsn,
+        /// Where the part after it begins.
+        begins: Lsn,
+    },
+    /// A segment is damaged.
+    #[error("archive {path}: the segment is damaged", path = .path.display())]
+    Damaged {
+        /// The segment's file.
+        path: PathBuf,
+    },
+    /// The moment is before the one at which the backup ended, which is the earliest.
+    #[error("the earliest moment of this backup is {earliest}: choose an earlier backup")]
+    TooEarly {
+        /// The earliest moment.
+        earliest: Moment,
+    },
+    /// The archive ends before the moment.
+    #[error("the archive ends at {latest}: restore to its end, or archive what the log has since")]
+    TooLate {
+        /// The latest moment.
+        latest: Moment,
+    },
+}
+
+/// A moment of a log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Moment {
+    /// The position.
+    pub lsn: Lsn,
+    /// The time of the write that it belongs to, to the millisecond; `None` if none was recorded.
+    pub time: Option<SystemTime>,
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "position {}", self.lsn)?;
+        let since = self.time.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        since.map_or(Ok(()), |since| {
+            write!(f, ", {}.{:03} s of Unix time", since.as_secs(), since.subsec_millis())
+        })
+    }
+}
+
+impl ArchiveError {
+    /// What to do about this error.
+    #[must_use]
+    pub fn advice(&self) -> Advice {
+        match self {
+            Self::Io { source, .. } if is_full(source) => Advice::FreeSpace,
+            Self::Io { .. } => Advice::FixDevice,
+            Self::Damaged { .. } => Advice::Restore,
+            Self::NotSet
+            | Self::CannotBegin
+            | Self::OtherLog { .. }
+            | Self::OtherLine { .. }
+            | Self::Gap { .. }
+            | Self::TooEarly { .. }
+            | Self::TooLate { .. } => Advice::FixConfiguration,
+        }
+    }
 }
 
 pub(crate) fn is_full(error: &io::Error) -> bool {
@@ -123,6 +240,7 @@ impl WalError {
             Self::Full { cause } => cause.as_ref().map_or(Advice::Retry, |error| error.advice()),
             Self::TooLong { .. } => Advice::FixConfiguration,
             Self::Unrecorded(error) => error.advice(),
+            Self::Archive(error) => error.advice(),
             Self::NotRecovered | Self::ReadOnly | Self::Stopped | Self::Fenced => Advice::Reopen,
             Self::Forked { .. } => Advice::Bug,
         }

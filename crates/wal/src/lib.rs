@@ -1,9 +1,10 @@
 #![doc = include_str!("../README.md")]
 //!
 //! Reading order of the source: `record`, `media`, `device_media`, `log::segments`, `log`, `log::minitx`,
-//! `log::frees`, `recovery::redo`, `recovery::recover`, `checkpoint`, `logged`.
+//! `log::frees`, `recovery::redo`, `recovery::recover`, `checkpoint`, `log::archive`, `until`, `logged`.
 
 #![forbid(unsafe_code)]
+mod archive;
 pub mod blocking;
 mod checkpoint;
 mod copy;
@@ -18,11 +19,13 @@ mod record;
 mod recovery;
 #[cfg(test)]
 mod testing;
+mod until;
 
+pub use archive::Archived;
 pub use checkpoint::checkpoint;
 pub use copy::copy_log;
 pub use device_media::DeviceMedia;
-pub use error::{CheckpointError, WalError};
+pub use error::{ArchiveError, CheckpointError, Moment, WalError};
 pub use guard::Guard;
 pub use log::minitx::MiniTx;
 pub use log::unfit::UnfitLog;
@@ -32,3 +35,4 @@ pub use media::{FileMedia, Media, MemoryMedia};
 pub use options::{Keep, WalOptions};
 pub use recovery::recover::{RecoverError, recover};
 pub use recovery::redo::{Recovered, RedoError};
+pub use until::Until;

@@ -26,6 +26,7 @@
 //!
 //! [`MiniTx::commit`]: crate::MiniTx::commit
 
+pub(crate) mod archive;
 mod frees;
 pub(crate) mod minitx;
 mod ownership;
@@ -33,6 +34,7 @@ pub(crate) mod room;
 pub(crate) mod segments;
 pub(crate) mod unfit;
 
+use crate::archive::Archive;
 use crate::device_media::DeviceMedia;
 use crate::error::WalError;
 use crate::guard::Guard;
@@ -148,6 +150,7 @@ pub(crate) struct Shared {
     pub(crate) checkpoints: tokio::sync::Mutex<()>,
     grown: Arc<Notify>,
     truncated: Notify,
+    archive: OnceLock<Arc<Archive>>,
 }
 
 /// The end of a write.
@@ -364,6 +367,7 @@ impl Wal {
             checkpoints: tokio::sync::Mutex::new(()),
             grown: Arc::default(),
             truncated: Notify::new(),
+            archive: OnceLock::new(),
         };
         shared.note_room(&shared.output.lock().segments);
         Ok(Self(Arc::new(shared)))
@@ -542,10 +546,15 @@ impl Wal {
         if self.0.awaits_recovery.load(Ordering::Acquire) {
             return Err(WalError::NotRecovered);
         }
-        self.write(lsn, or_reserve).await?;
-        // A page with such an LSN was written when the log reached it.
+        let written = self.write(lsn, or_reserve).await;
         let log = self.durable();
-        if log < lsn { Err(WalError::Behind { page: lsn, log }) } else { Ok(()) }
+        if log >= lsn {
+            // Even if the write failed: it may have been split, and its later part is what failed.
+            return Ok(());
+        }
+        written?;
+        // A page with such an LSN was written when the log reached it.
+        Err(WalError::Behind { page: lsn, log })
     }
 
     /// Writes the record at `lsn` and makes it durable on the medium.
@@ -678,6 +687,11 @@ impl Wal {
         output.segments.read(start, durable)
     }
 
+    /// The version of the log's format.
+    pub(crate) fn format(&self) -> u32 {
+        self.0.output.lock().segments.format(0)
+    }
+
     /// The durable part of one segment up to `end`, for a copy of the log.
     pub(crate) fn whole_segment(&self, start: u64, end: Lsn) -> Result<Vec<u8>, WalError> {
         let mut output = self.0.output.lock();
@@ -743,6 +757,7 @@ impl Shared {
             if let Some((page, log)) = self.behind.get() {
                 return Err(WalError::Behind { page: Lsn(*page), log: Lsn(*log) });
             }
+            self.mark_time(&mut state);
             if writing.is_empty() {
                 std::mem::swap(&mut state.buf, writing);
             } else {
@@ -775,6 +790,7 @@ impl Shared {
             self.unmarked.fetch_or(is_new, Ordering::AcqRel);
             if is_new || segments.was_full() {
                 self.grown.notify_one();
+                self.note_closed();
             }
             if chunk == writing.len() {
                 writing.clear();

@@ -2,13 +2,14 @@
 
 use crate::checkpoint::{Checkpoints, checkpoint, step};
 use crate::copy::copy_log;
-use crate::error::{CheckpointError, WalError, is_full};
+use crate::error::{CheckpointError, Moment, WalError, is_full};
 use crate::guard::Guard;
 use crate::log::Wal;
 use crate::log::minitx::MiniTx;
 use crate::options::{Keep, WalOptions};
 use crate::recovery::recover::{RecoverError, opened, recover};
 use crate::recovery::redo::Recovered;
+use crate::until::{Line, Until};
 use pagetier::backup::{BackupError, BackupOptions, BackupReport};
 use pagetier::errors::Advice;
 use pagetier::{Builder, Loss, Lsn, PageStore, SpaceId};
@@ -162,7 +163,7 @@ impl LoggedStore {
                 () = sleep(step) => left -= step,
             }
         }
-        Err(WalError::Full { cause: self.checkpoints.failure() })
+        Err(self.full())
     }
 
     /// Records a change, releases its pages, and makes it durable; concurrent calls share a sync of the log.
@@ -201,8 +202,14 @@ impl LoggedStore {
         };
         tokio::select! {
             made = made => made,
-            () = self.guard_blocks() => Err(WalError::Full { cause: self.checkpoints.failure() }.into()),
+            () = self.guard_blocks() => Err(self.full().into()),
         }
+    }
+
+    /// The log is full: why checkpoints did not shorten it.
+    fn full(&self) -> WalError {
+        let archive = || Some(Arc::new(CheckpointError::Log(self.wal.0.archive_failure()?)));
+        WalError::Full { cause: self.checkpoints.failure().or_else(archive) }
     }
 
     /// Returns once a flush has waited for the same guard from one look to the next.
@@ -312,6 +319,43 @@ impl LoggedStore {
         copying.await.map_err(|_| WalError::Stopped)??;
         builder.restore(from, Some(number), |_| ()).await?;
         Ok(())
+    }
+
+    /// As [`LoggedStore::restore`], and redoes what the log's archive ([`Wal::archive_to`]) in `archive` has
+    /// since, up to a moment; returns where that is. Each change until then must have been logged, in spaces
+    /// that the backup has. The restored log has a new identity: the store goes on from there on a line of
+    /// its own, which needs another directory for its archive, and a backup before it can be restored to a
+    /// later moment.
+    ///
+    /// # Errors
+    /// As [`LoggedStore::restore`]. [`WalError::Archive`], before anything is written: the archive is another
+    /// log's or line's, has a gap or a damaged segment before that moment, or does not reach it; or the
+    /// moment is before the end of the backup.
+    pub async fn restore_until(
+        builder: Builder,
+        log: &Path,
+        (from, number): (&Path, u32),
+        archive: &Path,
+        until: Until,
+    ) -> Result<Lsn, LoggedBackupError> {
+        let (copy, log, archive) = (backup_log(from, number), log.to_owned(), archive.to_owned());
+        let copying = tokio::task::spawn_blocking(move || {
+            let mut line = Line::open(&copy, &archive)?;
+            let end = line.end_at(until)?;
+            Ok::<_, WalError>((end, line.copy(&log, end)?))
+        });
+        let (end, id) = copying.await.map_err(|_| WalError::Stopped)??;
+        builder.restore_with_log(from, Some(number), Some(id), |_| ()).await?;
+        Ok(Lsn(end))
+    }
+
+    /// The earliest and the latest moment to which [`LoggedStore::restore_until`] restores the backup
+    /// `number` of the chain in `from`. Reads all of the archive since the backup. Blocks.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn restorable(from: &Path, number: u32, archive: &Path) -> Result<(Moment, Moment), WalError> {
+        Line::open(&backup_log(from, number), archive)?.span()
     }
 
     /// Closes the store cleanly, with nothing to free and nothing to redo. Waits for all guards. The store is

@@ -15,8 +15,11 @@ use std::io::{self, Error, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The version of the segments' format, and of the records in them.
-const LOG_FORMAT: u32 = 2;
+/// The newest version of the segments' format, and of the records in them: that of a log whose writes have
+/// times, because it is archived.
+pub(crate) const LOG_FORMAT: u32 = 3;
+/// The version of other logs.
+pub(crate) const LOG_FORMAT_USUAL: u32 = 2;
 
 /// The oldest version that this program reads: its segments say nothing of ownerships and of writes.
 const LOG_FORMAT_MIN: u32 = 1;
@@ -128,6 +131,12 @@ pub trait Media: Send + Debug {
         u64::MAX
     }
 
+    /// The version of the segments' format, which is at least this one from now on: called before a record
+    /// that needs it. Default: a medium that no other version reads.
+    fn format(&mut self, at_least: u32) -> u32 {
+        at_least
+    }
+
     /// The segment's name in errors.
     fn path(&self, start: u64) -> PathBuf;
 
@@ -199,6 +208,8 @@ const LOCK: &str = "lock";
 pub struct FileMedia {
     dir: Arc<dyn Directory>,
     id: u64,
+    /// The newest version of a segment, in which later ones are written.
+    format: u32,
     active: Option<Active>,
     /// The room to set aside: in the file `reserve`, which is the next segment if the disk is full, and in
     /// each segment, so that the oldest one can become that file.
@@ -240,12 +251,17 @@ impl FileMedia {
     /// As [`FileMedia::open`].
     #[doc(hidden)]
     pub fn on(dir: Arc<dyn Directory>) -> io::Result<Self> {
-        Self::locked(dir)?.identified()
+        Self::locked(dir)?.identified(None)
     }
 
     /// The segments of a log that no store has open, for reading: its directory may be read-only.
     pub(crate) fn reading(dir: Arc<dyn Directory>) -> io::Result<Self> {
-        Self::of(dir, None).identified()
+        Self::of(dir, None).identified(None)
+    }
+
+    /// An archive, or an empty directory for that of the log with this identity.
+    pub(crate) fn archive(dir: Arc<dyn Directory>, id: u64) -> io::Result<Self> {
+        Self::locked(dir)?.identified(Some(id))
     }
 
     /// Empties a directory for a log that continues the one with this identity, as for the copy in a backup.
@@ -282,13 +298,20 @@ impl FileMedia {
 
     fn of(dir: Arc<dyn Directory>, lock: Option<Box<dyn DirFile>>) -> Self {
         let (active, reserve_bytes, reserve_room, owner) = (None, 0, 0, Owner::here());
-        Self { dir, id: 0, active, reserve_bytes, reserve_room, owner, made: Vec::new(), _lock: lock }
+        let (id, format) = (0, LOG_FORMAT_USUAL);
+        Self { dir, id, format, active, reserve_bytes, reserve_room, owner, made: Vec::new(), _lock: lock }
     }
 
-    fn identified(mut self) -> io::Result<Self> {
-        self.id = match self.list()?.into_iter().min() {
-            Some(first) => identity(&self.beginning(first, HEADER_BYTES)?)?,
-            None => RandomState::new().build_hasher().finish(),
+    /// `new` is the identity of what has no segment yet; a random one by default.
+    fn identified(mut self, new: Option<u64>) -> io::Result<Self> {
+        self.id = match self.list()?.into_iter().max() {
+            Some(newest) => {
+                let header = self.beginning(newest, HEADER_BYTES)?;
+                let id = identity(&header)?;
+                self.format(header[7].into());
+                id
+            }
+            None => new.unwrap_or_else(drawn_id),
         };
         Ok(self)
     }
@@ -368,7 +391,7 @@ impl FileMedia {
     fn header(&self, start: u64) -> [u8; HEADER_BYTES] {
         let mut header = [0; HEADER_BYTES];
         header[..7].copy_from_slice(MAGIC);
-        header[7] = LOG_FORMAT as u8;
+        header[7] = self.format as u8;
         header[8..16].copy_from_slice(&self.id.to_le_bytes());
         header[16..24].copy_from_slice(&start.to_le_bytes());
         let sum = crc32c::crc32c(&header[..28]);
@@ -517,9 +540,19 @@ impl Media for FileMedia {
         Ok(())
     }
 
+    fn format(&mut self, at_least: u32) -> u32 {
+        self.format = self.format.max(at_least);
+        self.format
+    }
+
     fn path(&self, start: u64) -> PathBuf {
         self.dir.path().join(name_of(start))
     }
+}
+
+/// A new log's identity.
+pub(crate) fn drawn_id() -> u64 {
+    RandomState::new().build_hasher().finish()
 }
 
 fn name_of(start: u64) -> String {

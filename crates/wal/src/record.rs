@@ -21,6 +21,8 @@ pub(crate) enum Kind {
     Freeing = 4,
     /// A space is removed.
     Removal = 5,
+    /// The time of a write: what precedes it was appended before, and what follows was acknowledged later.
+    Mark = 6,
 }
 
 /// A record in a segment.
@@ -247,6 +249,7 @@ impl<'a> Iterator for Records<'a> {
             3 => Kind::Applied,
             4 => Kind::Freeing,
             5 => Kind::Removal,
+            6 => Kind::Mark,
             _ => return None,
         };
         self.bytes = &self.bytes[len..];

@@ -204,14 +204,19 @@ impl Segments {
             // The log continues as it was. Part of the new segment may be there nevertheless, and would end
             // the one that goes on, or have replaced it.
             (self.generation, self.previous) = (last.generation, last.previous);
-            if last.start != end {
-                self.media.remove(end).map_err(|e| at(&*self.media, end, e))?;
-            }
-            let whole = with_prefix(last, &self.read(last.start, end)?);
-            self.media.resume(last.start, &whole).map_err(|e| at(&*self.media, last.start, e))?;
+            self.go_on(last, end)?;
             return Ok(last.generation);
         }
         created.map(|()| generation).map_err(|e| at(&*self.media, end, e))
+    }
+
+    /// The last segment goes on, since the medium is too full for one at `end`.
+    fn go_on(&mut self, last: Segment, end: u64) -> Result<(), WalError> {
+        if last.start != end {
+            self.media.remove(end).map_err(|e| at(&*self.media, end, e))?;
+        }
+        let whole = with_prefix(last, &self.read(last.start, end)?);
+        self.media.resume(last.start, &whole).map_err(|e| at(&*self.media, last.start, e))
     }
 
     /// Creates the segment at `start`, or replaces it as a whole; appends go there from now on.
@@ -234,6 +239,11 @@ impl Segments {
 
     pub(crate) fn id(&self) -> u64 {
         self.media.id()
+    }
+
+    /// See [`Media::format`].
+    pub(crate) fn format(&mut self, at_least: u32) -> u32 {
+        self.media.format(at_least)
     }
 
     pub(crate) fn blocks(&self) -> bool {
@@ -317,6 +327,24 @@ impl Segments {
         Ok(created)
     }
 
+    /// Ends the open segment at `end`, up to which it is durable, unless it has no record: the next record
+    /// goes to another one. Refused if the medium has no room for that beyond what changes need.
+    pub(crate) fn end_at(&mut self, end: u64) -> Result<(), WalError> {
+        let Some(last) = self.segments.back().copied().filter(|_| self.active_bytes > 0) else {
+            return Ok(());
+        };
+        if self.are_scarce() {
+            return Err(at(&*self.media, end, io::ErrorKind::StorageFull.into()));
+        }
+        let created = self.create(end, &[], How::Begun);
+        // What a failed call left would end the open segment before a record that is appended to it.
+        self.failed = match &created {
+            Err(error) if is_full(error) => self.failed || self.go_on(last, end).is_err(),
+            created => created.is_err(),
+        };
+        created.map_err(|e| at(&*self.media, end, e))
+    }
+
     /// Where the oldest segment begins that leaves the log no longer than `bytes`.
     pub(crate) fn within(&self, bytes: u64) -> Option<u64> {
         let end = self.segments.back()?.start + self.active_bytes;
@@ -396,7 +424,7 @@ impl Segments {
 }
 
 /// Separates what precedes the records; `None` if that is damaged.
-fn split(start: u64, mut bytes: Vec<u8>) -> Option<(Segment, Vec<u8>)> {
+pub(crate) fn split(start: u64, mut bytes: Vec<u8>) -> Option<(Segment, Vec<u8>)> {
     let mut segment = Segment { start, generation: 0, previous: 0, is_empty: false };
     if let Some(prefix) = bytes.get(..PREFIX_BYTES) {
         let is_sound = prefix[24..] == crc32c::crc32c(&prefix[..24]).to_le_bytes();
@@ -412,7 +440,7 @@ fn split(start: u64, mut bytes: Vec<u8>) -> Option<(Segment, Vec<u8>)> {
 }
 
 /// A segment's bytes with what precedes the records.
-fn with_prefix(segment: Segment, records: &[u8]) -> Vec<u8> {
+pub(crate) fn with_prefix(segment: Segment, records: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(PREFIX_BYTES + records.len());
     // A log that no store owns has none, and is as earlier versions wrote it.
     if segment.generation > 0 {

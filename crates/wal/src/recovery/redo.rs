@@ -186,6 +186,8 @@ fn sort_out<'a>(
         Kind::Removal if record.body.len() == 8 => {
             seen.removed.insert(SpaceId(record::u64_at(record.body, 0) as u32), true);
         }
+        // Of interest to those who look for a moment.
+        Kind::Mark => {}
         Kind::Applied | Kind::Removal => return Err(malformed),
     }
     Ok(())

@@ -1,7 +1,9 @@
 //! Random histories of an engine on a simulated store and log, against a model: nothing acknowledged is lost,
 //! nothing unlogged appears, and what a record frees is free after every crash, until it is allocated again.
+//! Some have an archive, which fails, too, and a backup; at their end the store is restored to a moment.
 //! `PAGETIER_WAL_CASES=1000 cargo test --release -p pagetier-wal --lib engine` tries more.
 
+use super::shelf::Shelf;
 use super::sim::{SimMedia, WAYS};
 use crate::{CheckpointError, Keep, LoggedStore, MiniTx, RecoverError, Wal, WalOptions};
 use pagetier::{
@@ -48,6 +50,14 @@ enum Step {
     /// A crash, after which the SSD is gone.
     LoseSsd,
     Close,
+    ArchiveNow,
+    /// The archive's file system fails at its call of this number.
+    ArchiveFault {
+        n: u8,
+        torn: bool,
+    },
+    ArchiveFull(bool),
+    BackUp,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -63,6 +73,10 @@ fn step() -> impl Strategy<Value = Step> {
         2 => any::<bool>().prop_map(|kill| Step::Crash { kill }),
         1 => Just(Step::LoseSsd),
         1 => Just(Step::Close),
+        1 => Just(Step::ArchiveNow),
+        1 => (0..9_u8, any::<bool>()).prop_map(|(n, torn)| Step::ArchiveFault { n, torn }),
+        1 => any::<bool>().prop_map(Step::ArchiveFull),
+        1 => Just(Step::BackUp),
     ]
 }
 
@@ -84,6 +98,7 @@ pub(super) struct Engine {
     /// The pages as the records leave them.
     pages: BTreeMap<PageId, Option<Vec<u8>>>,
     counter: u64,
+    shelf: Option<Shelf>,
 }
 
 impl Engine {
@@ -103,6 +118,7 @@ impl Engine {
             acknowledged: 0,
             pages: BTreeMap::new(),
             counter: 0,
+            shelf: None,
         }
     }
 
@@ -122,7 +138,9 @@ impl Engine {
 
     pub(super) async fn open(&self, builder: Builder) -> Result<LoggedStore, RecoverError> {
         let options = WalOptions::new().capacity_bytes(96 << 10).keep(self.keep);
-        LoggedStore::on(builder, Wal::on(Box::new(self.log.clone()), options)?).await
+        let wal = Wal::on(Box::new(self.log.clone()), options)?;
+        self.shelf.as_ref().map_or(Ok(()), |shelf| shelf.archive(&wal))?;
+        LoggedStore::on(builder, wal).await
     }
 
     /// A new store without checkpoints in the background.
@@ -145,6 +163,9 @@ impl Engine {
         }
         self.log = if kill { self.log.after_kill(seed) } else { self.log.after_power_cut(seed) };
         self.power = power;
+        if let Some(shelf) = &mut self.shelf {
+            shelf.restart(kill, seed);
+        }
     }
 
     /// Ends the store as a crash does, and waits until its operations have ended.
@@ -153,6 +174,7 @@ impl Engine {
         if !kill {
             self.power.cut_now();
             self.log.cut();
+            self.shelf.iter().for_each(Shelf::cut);
         }
         drop(db);
         closed.await;
@@ -251,6 +273,7 @@ impl Engine {
         self.records.retain(|(lsn, _)| *lsn <= end);
         self.pages = self.records.iter().flat_map(|(_, effects)| effects.iter().cloned()).collect();
         self.acknowledged = end;
+        self.shelf.iter_mut().for_each(|shelf| shelf.lost_from(end));
         for (page, contents) in &self.pages {
             let found = match db.get(*page).await {
                 Ok(found) => Some(found.to_vec()),
@@ -271,10 +294,13 @@ impl Engine {
         db
     }
 
-    async fn run(&mut self, steps: Vec<Step>) {
+    async fn run(&mut self, steps: Vec<Step>, archived: bool) {
+        self.shelf = archived.then(Shelf::new);
         let mut db = self.open(self.builder()).await.unwrap();
         db.spaces().create(SPACE).await.unwrap();
         for step in steps {
+            let (confirmed, end) = (self.acknowledged, db.wal().end().0);
+            self.shelf.iter_mut().for_each(|shelf| shelf.step(confirmed, end));
             let space = db.spaces().find(SPACE).unwrap();
             // An operation may fail for want of a log; it has changed nothing then.
             match step {
@@ -307,18 +333,41 @@ impl Engine {
                     self.restart(!self.log.is_off() && !clean);
                     db = self.reopen().await;
                 }
+                Step::ArchiveNow => drop(db.wal().archive_now().await),
+                Step::ArchiveFault { n, torn } => self.shelf.iter().for_each(|shelf| shelf.fail(n, torn)),
+                Step::ArchiveFull(full) => self.shelf.iter().for_each(|shelf| shelf.set_full(full)),
+                Step::BackUp => {
+                    if let Some(shelf) = &mut self.shelf {
+                        shelf.back_up(&db, self.acknowledged).await;
+                    }
+                }
             }
         }
         self.commit(&db).await;
         self.crash(db, false).await;
-        drop(self.reopen().await);
+        let db = self.reopen().await;
+        self.restore(db).await;
+    }
+
+    /// Restores the store to a moment, and compares it with the records up to that.
+    async fn restore(&mut self, db: LoggedStore) {
+        let Some(shelf) = &self.shelf else { return };
+        shelf.works_again();
+        db.wal().archive_now().await.unwrap();
+        drop(db);
+        let lsns: Vec<u64> = self.records.iter().map(|(lsn, _)| *lsn).collect();
+        if let Some(restored) = shelf.restored(&lsns, self.counter).await {
+            // Of what was confirmed later nothing is there.
+            self.acknowledged = 0;
+            self.check(&restored).await;
+        }
     }
 }
 
-fn run(keep: Keep, steps: Vec<Step>) {
+fn run(keep: Keep, steps: Vec<Step>, archived: bool) {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
-    runtime.block_on(Engine::new(keep).run(steps));
+    runtime.block_on(Engine::new(keep).run(steps, archived));
 }
 
 proptest! {
@@ -330,15 +379,19 @@ proptest! {
     })]
 
     #[test]
-    fn an_engine_is_always_what_its_log_says(steps in prop::collection::vec(step(), 1..160)) {
-        run(Keep::ForCrash, steps);
+    fn an_engine_is_always_what_its_log_says(
+        steps in prop::collection::vec(step(), 1..160),
+        archived in any::<bool>(),
+    ) {
+        run(Keep::ForCrash, steps, archived);
     }
 
     #[test]
     fn an_engine_whose_log_is_kept_for_it_survives_the_loss_of_the_ssd(
         steps in prop::collection::vec(step(), 1..160),
+        archived in any::<bool>(),
     ) {
-        run(Keep::ForSsdLoss, steps);
+        run(Keep::ForSsdLoss, steps, archived);
     }
 }
 

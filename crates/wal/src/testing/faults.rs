@@ -470,3 +470,23 @@ async fn a_device_takes_a_log_of_any_capacity() {
         assert_eq!(bodies(&wal).len(), 401, "{first}, {then}");
     }
 }
+
+#[tokio::test]
+async fn a_failed_write_is_tried_again_in_a_new_segment() {
+    let media = SimMedia::new(1);
+    let wal = Wal::on(Box::new(media.clone()), LIMITS).unwrap();
+    append_and_flush(&wal, b"first").await;
+    let durable = wal.durable();
+    media.fail(0, Way::Torn);
+    let second = wal.append_commit(b"second").unwrap();
+    assert!(matches!(wal.flush(second).await, Err(WalError::Io { .. })));
+    assert!(wal.is_failing() && wal.durable() == durable);
+    append_and_flush(&wal, b"third").await;
+    assert!(!wal.is_failing());
+    assert_eq!(wal.segment_starts(), [FIRST_LSN, durable.0]);
+    let expected = [&b"first"[..], b"second", b"third"];
+    assert_eq!(bodies(&wal).into_iter().map(|b| b.1).collect::<Vec<_>>(), expected);
+    // A part of the second record follows the first one; a later open ignores it.
+    let reopened = Wal::on(Box::new(media), LIMITS).unwrap();
+    assert_eq!(bodies(&reopened).into_iter().map(|b| b.1).collect::<Vec<_>>(), expected);
+}

@@ -171,7 +171,7 @@ async fn source() -> Wal {
 /// With a slash at its end, as it may come from a shell.
 fn copied(wal: &Wal, files: &SimFiles) -> Result<(), WalError> {
     let to = Path::new("/backup/log/");
-    copy(&*files.root(), to, wal.id(), wal.segment_starts(), |start| wal.segment(start))
+    copy(&*files.root(), to, (wal.id(), wal.format()), wal.segment_starts(), |start| wal.segment(start))
 }
 
 fn is_whole(files: &SimFiles, wal: &Wal) {

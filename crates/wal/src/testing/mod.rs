@@ -1,5 +1,6 @@
 //! Tests of the log alone: what survives a power cut at any byte, and what truncation keeps.
 
+mod archive;
 mod crowded;
 mod engine;
 mod faults;
@@ -7,6 +8,8 @@ mod files;
 mod full;
 mod gone;
 mod limits;
+mod moments;
+mod shelf;
 mod sim;
 mod stalls;
 mod truncation;
@@ -14,12 +17,9 @@ mod truncation;
 use crate::log::segments::FIRST_LSN;
 use crate::record::{self, Kind, Records};
 use crate::recovery::redo::redo;
-use crate::{Keep, Media, MemoryMedia, Wal, WalError, WalOptions};
+use crate::{Keep, Media, Wal, WalError, WalOptions};
 use pagetier::{Lsn, PageStore};
-use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The bytes of a segment's header.
 const HEADER: u64 = 32;
@@ -187,76 +187,6 @@ async fn many_committers_share_syncs_and_all_become_durable() {
     drop(wal);
     let wal = Wal::open(dir.path(), LIMITS).unwrap();
     assert_eq!(bodies(&wal).len(), 160);
-}
-
-/// A medium whose next appends fail after half of the bytes have been written.
-#[derive(Clone, Debug, Default)]
-struct Failing {
-    memory: Arc<parking_lot::Mutex<MemoryMedia>>,
-    failures: Arc<AtomicU32>,
-}
-
-impl Media for Failing {
-    fn id(&self) -> u64 {
-        1
-    }
-
-    fn list(&mut self) -> io::Result<Vec<u64>> {
-        self.memory.lock().list()
-    }
-
-    fn read(&mut self, start: u64) -> io::Result<Vec<u8>> {
-        self.memory.lock().read(start)
-    }
-
-    fn create(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
-        self.memory.lock().create(start, bytes)
-    }
-
-    fn resume(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
-        self.memory.lock().resume(start, bytes)
-    }
-
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if self.failures.load(Ordering::Relaxed) == 0 {
-            return self.memory.lock().append(bytes);
-        }
-        self.failures.fetch_sub(1, Ordering::Relaxed);
-        self.memory.lock().append(&bytes[..bytes.len() / 2])?;
-        Err(io::ErrorKind::StorageFull.into())
-    }
-
-    fn remove(&mut self, start: u64) -> io::Result<()> {
-        self.memory.lock().remove(start)
-    }
-
-    fn path(&self, start: u64) -> PathBuf {
-        start.to_string().into()
-    }
-
-    fn blocks(&self) -> bool {
-        false
-    }
-}
-
-#[tokio::test]
-async fn a_failed_write_is_tried_again_in_a_new_segment() {
-    let media = Failing::default();
-    let wal = Wal::on(Box::new(media.clone()), LIMITS).unwrap();
-    append_and_flush(&wal, b"first").await;
-    let durable = wal.durable();
-    media.failures.store(1, Ordering::Relaxed);
-    let second = wal.append_commit(b"second").unwrap();
-    assert!(matches!(wal.flush(second).await, Err(WalError::Io { .. })));
-    assert!(wal.is_failing() && wal.durable() == durable);
-    append_and_flush(&wal, b"third").await;
-    assert!(!wal.is_failing());
-    assert_eq!(wal.segment_starts(), [FIRST_LSN, durable.0]);
-    let expected = [&b"first"[..], b"second", b"third"];
-    assert_eq!(bodies(&wal).into_iter().map(|b| b.1).collect::<Vec<_>>(), expected);
-    // Half of the second record follows the first one; a later open ignores it.
-    let reopened = Wal::on(Box::new(media), LIMITS).unwrap();
-    assert_eq!(bodies(&reopened).into_iter().map(|b| b.1).collect::<Vec<_>>(), expected);
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ const SEARCH_MAX: Duration = Duration::from_secs(900);
 
 /// The packages whose tests are built, and the libraries among their targets.
 const TESTS: &str = "--lib -p pagetier -p pagetier-ssdcache -p pagetier-tests";
-const LIBRARIES: [&str; 2] = ["pagetier", "pagetier_ssdcache"];
+const LIBRARIES: [&str; 3] = ["pagetier", "pagetier_ssdcache", "pagetier_wal"];
 
 /// The executables of the copy, by target.
 pub(crate) struct Built {
@@ -41,7 +41,9 @@ pub(crate) fn build(tree: &Path, dir: &Path, all: &[Mutation]) -> Result<Built, 
     let mut tests: Vec<&str> = ["test", "--no-run"].into_iter().chain(TESTS.split(' ')).collect();
     tests.extend(targets.into_iter().flat_map(|target| ["--test", target]));
     let campaign = vec!["build", "--profile", "test", "-p", "pagetier-sim", "--bin", "campaign"];
-    for args in [tests, campaign] {
+    // Apart: its other target has the name of another package's.
+    let log = vec!["test", "--no-run", "--lib", "-p", "pagetier-wal"];
+    for args in [tests, log, campaign] {
         let mut cargo = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
         cargo
             .args(args)

@@ -8,10 +8,10 @@ use crate::campaign::draw::plan::Plan;
 use crate::campaign::report::totals::Totals;
 use crate::campaign::world::moment::bounded_power;
 use pagetier::backup::{BackupFile, Backups};
-use pagetier::{Builder, MemoryManifest};
+use pagetier::{Builder, Lsn, MemoryManifest};
 use pagetier_devio::SharedDevice;
 use pagetier_testing::SimDevice;
-use pagetier_wal::LoggedStore;
+use pagetier_wal::{LoggedStore, Until, WalError};
 use parking_lot::Mutex;
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -30,13 +30,16 @@ pub(super) struct Taken {
 #[derive(Clone, Debug)]
 pub(super) struct Shelf {
     dir: PathBuf,
+    /// Where the life's log is archived, if it is.
+    pub(super) archive: Option<PathBuf>,
     pub(super) taken: Arc<Mutex<Vec<Taken>>>,
 }
 
 impl Shelf {
-    pub(super) fn new(dir: PathBuf) -> Result<Self, String> {
-        std::fs::create_dir_all(&dir).map_err(|error| error.to_string())?;
-        Ok(Self { dir, taken: Arc::default() })
+    pub(super) fn new(dir: PathBuf, archived: bool) -> Result<Self, String> {
+        let archive = archived.then(|| dir.join("archive"));
+        std::fs::create_dir_all(archive.as_ref().unwrap_or(&dir)).map_err(|error| error.to_string())?;
+        Ok(Self { dir, archive, taken: Arc::default() })
     }
 
     pub(super) fn chain(&self) -> PathBuf {
@@ -92,11 +95,17 @@ async fn restored(
     let device = |name| Arc::new(SimDevice::new(name, 0, 1, &power)) as SharedDevice;
     let (hdd, ring) = (device("hdd"), device("ring"));
     let builder = || store_in(plan, &to).hdd(Arc::clone(&hdd)).ring_device(Arc::clone(&ring));
-    let done = LoggedStore::restore(builder(), &log, &shelf.chain(), one.number).await;
-    done.map_err(|error| causes(&error))?;
     let later = rng.random_bool(0.5) && !now.model.loaded_since(&one.before);
     // The log does not create spaces.
     let later = later && now.model.spaces().iter().all(|(id, ..)| one.before.has_space(*id));
+    if later
+        && rng.random_bool(0.5)
+        && let Some(archive) = &shelf.archive
+    {
+        return to_a_moment(plan, (builder, &log), (shelf, archive, one), now, rng).await;
+    }
+    let done = LoggedStore::restore(builder(), &log, &shelf.chain(), one.number).await;
+    done.map_err(|error| causes(&error))?;
     if later && let Some(ended) = with_later_log(plan, builder(), now).await? {
         return Ok(ended);
     }
@@ -116,6 +125,41 @@ async fn restored(
     Ok(if later { "refused with a later log that has a gap, opens with its own" } else { "opens" })
 }
 
+/// Restores the backup to a moment since, by the life's archive: the store has every record up to it.
+async fn to_a_moment(
+    plan: &Plan,
+    (builder, log): (impl Fn() -> Builder, &Path),
+    (shelf, archive, one): (&Shelf, &Path, &Taken),
+    now: &Moment,
+    rng: &mut SmallRng,
+) -> Result<&'static str, String> {
+    let (chain, words) = (shelf.chain(), |error: WalError| causes(&error));
+    let (first, last) = LoggedStore::restorable(&chain, one.number, archive).map_err(words)?;
+    if first.lsn.0 < one.before.acked {
+        return Err(format!("the backup ends at {}, before what was acknowledged", first.lsn));
+    }
+    let drawn = Lsn(rng.random_range(first.lsn.0..=last.lsn.0));
+    let until = [Until::End, Until::Lsn(drawn), Until::Lsn(drawn)][rng.random_range(0..3)];
+    let end = LoggedStore::restore_until(builder(), log, (&chain, one.number), archive, until).await;
+    let end = end.map_err(|error| format!("{until:?}: {}", causes(&error)))?;
+    let latest = if until == Until::End { last.lsn } else { drawn };
+    if end > latest || until == Until::End && end != latest {
+        return Err(format!("{until:?}: it was restored to {end}"));
+    }
+    let never = builder().create(pagetier::options::Create::Never);
+    let db = LoggedStore::open(never, log, Terms::of(plan).options()).await;
+    let db = db.map_err(|error| format!("{until:?}: does not open: {}", causes(&error)))?;
+    let (found, mut model) = (db.wal().end(), now.model.clone());
+    if found != end {
+        return Err(format!("{until:?}: the log ends at {found}, and not at {end}"));
+    }
+    check(&db, &mut model, end.0, false).await.map_err(|wrong| format!("{until:?}: {wrong}"))?;
+    let left = db.store().wait_closed();
+    drop(db);
+    left.await;
+    Ok("to a moment, and opens")
+}
+
 /// Opens the restored pages with the log that the store has now: with every change since, or not at all.
 async fn with_later_log(plan: &Plan, builder: Builder, now: &Moment) -> Result<Option<&'static str>, String> {
     let power = bounded_power();
@@ -132,7 +176,7 @@ async fn with_later_log(plan: &Plan, builder: Builder, now: &Moment) -> Result<O
         &watch,
         builder.create(pagetier::options::Create::Never),
         watch.log_media(),
-        Terms::of(plan),
+        (Terms::of(plan), None),
     )
     .await
     {

@@ -34,7 +34,8 @@ impl Life<'_> {
         totals.lives += 1;
         in_virtual_time(async {
             watch.set(rate, true);
-            let db = open::open(&watch, plan, &Parts::default()).await;
+            let archive = shelf.as_ref().and_then(|shelf| shelf.archive.clone());
+            let db = open::open(&watch, plan, &Parts { archive, ..Parts::default() }).await;
             let db = Arc::new(db.map_err(|error| format!("does not open: {error}"))?);
             let mut model = watch.model.lock().clone();
             let floor = model.acked;

@@ -100,6 +100,10 @@ impl Media for Inline {
         self.media.path(start)
     }
 
+    fn format(&mut self, at_least: u32) -> u32 {
+        self.media.format(at_least)
+    }
+
     fn blocks(&self) -> bool {
         false
     }

@@ -108,7 +108,7 @@ impl Run<'_> {
                 closes: self.plan.has("close") && rng.random_bool(0.35),
                 shelf: folder
                     .as_ref()
-                    .map(|folder| Shelf::new(folder.path(&format!("life-{life}"))))
+                    .map(|folder| Shelf::new(folder.path(&format!("life-{life}")), life % 2 == 0))
                     .transpose()?,
             }
             .live(self.totals)?;

@@ -13,6 +13,7 @@ use pagetier_testing::SimDevice;
 use pagetier_wal::{LoggedStore, Media, Wal, blocking};
 use std::collections::BTreeMap;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +27,8 @@ pub(super) struct Parts {
     pub(super) log: Option<LogDisk>,
     /// The SSD, and the ring, are lost; true: a blank SSD is in their place.
     pub(super) lost: Option<bool>,
+    /// Where the log is archived.
+    pub(super) archive: Option<PathBuf>,
 }
 
 /// Opens the store, perhaps with other parts.
@@ -39,7 +42,7 @@ pub(super) async fn open(watch: &Arc<Watch>, plan: &Plan, parts: &Parts) -> Resu
         None => builder,
         Some(blank) => without_ssd(builder, plan, &watch.manifest, watch, blank),
     };
-    on(watch, builder, log, Terms::of(plan)).await
+    on(watch, builder, log, (Terms::of(plan), parts.archive.as_deref())).await
 }
 
 fn without_ssd(
@@ -58,15 +61,16 @@ fn without_ssd(
     if plan.on_hdd > 0 { builder } else { builder.ring_device(device("ring")) }
 }
 
-/// Opens the store that `builder` describes with the log on this medium.
+/// Opens the store that `builder` describes with the log on this medium, kept on these terms and archived.
 pub(super) async fn on(
     watch: &Arc<Watch>,
     builder: Builder,
     log: io::Result<Box<dyn Media>>,
-    terms: Terms,
+    (terms, archive): (Terms, Option<&Path>),
 ) -> Result<LoggedStore, String> {
     let media = log.map_err(|error| format!("log: {error}"))?;
     let wal = Wal::on(Box::new(Inline::new(media, watch)), terms.options()).map_err(|e| causes(&e))?;
+    archive.map_or(Ok(()), |archive| wal.archive_to(archive)).map_err(|e| causes(&e))?;
     LoggedStore::on(builder, wal).await.map_err(|error| {
         let _ = error.advice();
         causes(&error)

@@ -88,7 +88,7 @@ async fn attempt(
         (None, None) => None,
     };
     let before = (wrong.snapshot(), right.snapshot(), log.as_ref().map(|log| log.snapshot()));
-    let parts = Parts { log: log.clone(), lost };
+    let parts = Parts { log: log.clone(), lost, archive: None };
     let opened = open::open(wrong, plan, &parts).await;
     let acked = moment.model.acked;
     // A torn home page would be repaired from the ring: reads and redo name it.
@@ -136,7 +136,7 @@ async fn attempt(
     drop((log, parts));
     // A loss of the SSD that was accepted before redo is final.
     let lost = lost.filter(|_| refusal.contains("the log cannot be redone"));
-    let db = open::open(&right, plan, &Parts { log: None, lost }).await;
+    let db = open::open(&right, plan, &Parts { lost, ..Parts::default() }).await;
     if lost.is_some() && db.as_ref().is_err_and(|again| again.contains("lost changes with the SSD")) {
         return Ok(("refused, after the loss of the SSD was accepted", 0));
     }

@@ -88,6 +88,7 @@ pub(super) const TABLE: &[Operation] = &[
     op(1, "readmit", &["Ssd::readmit"], |w| Box::pin(w.readmit())),
     op(1, "openers", &[], |w| Box::pin(w.second_opener())),
     op(2, "backup", &["LoggedStore::backup"], |w| Box::pin(w.back_up())),
+    op(2, "backup", &["Wal::archive_now", "Wal::archived"], |w| Box::pin(w.archive())),
     op(3, "pause", &[], |w| Box::pin(w.pause())),
 ];
 
@@ -101,9 +102,12 @@ const EXAMINATIONS: &[&str] = &[
     "LoggedStore::on",
     "LoggedStore::open",
     "LoggedStore::recovered",
+    "LoggedStore::restorable",
     "LoggedStore::restore",
+    "LoggedStore::restore_until",
     "LoggedStore::store",
     "LoggedStore::wal",
+    "Wal::archive_to",
     "Wal::end",
     "Wal::on",
     "WalOptions::capacity_bytes",
@@ -705,6 +709,23 @@ impl Worker {
             // Another one is under way, or devices fail.
             Some(Err(LoggedBackupError::Pages(BackupError::Busy { .. }))) => Ok(()),
             Some(Err(error)) => self.judge("backup", &error),
+            None => Ok(()),
+        }
+    }
+
+    async fn archive(&mut self) -> Outcome {
+        if self.shelf.as_ref().is_none_or(|shelf| shelf.archive.is_none()) {
+            return Ok(());
+        }
+        let (db, end) = (Arc::clone(&self.db), self.db.wal().end());
+        match up_to(self.polls(0.1), db.wal().archive_now()).await {
+            Some(Ok(up_to)) => {
+                let known = db.wal().archived().map(|archived| archived.up_to);
+                // A log without a record has nothing to archive.
+                let is_known = end <= up_to && (known >= Some(up_to) || db.wal().is_new());
+                if is_known { Ok(()) } else { Err(format!("archived to {up_to} of {end}, known: {known:?}")) }
+            }
+            Some(Err(error)) => self.judge("archive", &error),
             None => Ok(()),
         }
     }
