@@ -38,7 +38,7 @@ async fn worked(close: bool, policy: &str) -> (Fixture, SpaceId) {
     (cut, space)
 }
 
-/// The number of openings with the right contents, and of those refused for a damaged body or header.
+/// The number of opens with the right contents, and of those refused for a damaged body or header.
 #[derive(Debug, Default)]
 struct Seen {
     right: u32,

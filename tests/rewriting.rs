@@ -1,4 +1,4 @@
-//! Openings that rewrite what a failed flush left unverified, with a second failure: the open is dropped,
+//! Opens that rewrite what a failed flush left unverified, with a second failure: the open is dropped,
 //! killed or loses power at any await; another flush, a write or a save of the manifest fails; the disk is
 //! full.
 

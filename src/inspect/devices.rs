@@ -66,7 +66,8 @@ pub struct ManifestInspection {
     pub ssd: Option<String>,
     /// Pages listed as lost with SSDs that were given up.
     pub lost_pages: u64,
-    /// Whether a flush failed, so that some writes may not be durable: the next open repeats them.
+    /// Whether a flush failed, so that some writes may not be durable: the next open repeats them. `verify`
+    /// does not change this.
     pub unverified: bool,
     /// The extents of the HDD up to the volume's end, those that no space has included.
     pub extents: u64,
@@ -107,7 +108,7 @@ pub struct HddInspection {
     /// The size that the manifest's extents need.
     pub needed_bytes: u64,
     /// The room for new pages before the HDD has to grow, in bytes: behind the extents, and in the free ones.
-    /// Free pages of spaces have theirs besides.
+    /// It does not count free pages inside spaces, which have room already.
     pub unallocated_bytes: u64,
     /// The two copies of the superblock.
     pub superblocks: Vec<SuperblockInspection>,
@@ -505,7 +506,7 @@ impl Display for Inspection {
         )?;
         // Capitals are for what an operator must not overlook; a program reads the fields.
         let end = if m.clean { "closed cleanly" } else { "not closed: the next open recovers" };
-        writeln!(f, "          opening {} of {}, last close {}: {end}", m.opened, m.epoch, m.closed)?;
+        writeln!(f, "          session {} of {}, last close {}: {end}", m.opened, m.epoch, m.closed)?;
         writeln!(f, "          SSD: {}", m.ssd.as_deref().unwrap_or("none"))?;
         if m.lost_pages > 0 {
             writeln!(f, "          LISTS {} PAGES AS LOST with an SSD that was given up", m.lost_pages)?;

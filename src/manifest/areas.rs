@@ -1,7 +1,7 @@
 //! The manifest in two areas: at the head of the HDD, before its first extent, so that another machine can
 //! open the store with the volume alone; or in a file of the store's directory.
 //!
-//! | bytes from on the HDD | in the file | what |
+//! | offset on the HDD | offset in the file | what |
 //! | --- | --- | --- |
 //! | 0 | 0 | the superblock, two copies; in the file a block that earlier versions refuse |
 //! | 64 KiB | 4 KiB | headers: two copies for each area, each in a block of its own |

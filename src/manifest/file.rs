@@ -1,6 +1,6 @@
 //! The manifest's file in the store's directory. It is laid out as the head of an HDD that has the manifest
-//! ([`areas`](super::areas)): a block that earlier versions refuse in words, the headers of two areas, then
-//! the areas. A save overwrites an area and needs no room, even on a full disk.
+//! ([`areas`](super::areas)): a block that earlier versions refuse with a clear error, the headers of two
+//! areas, then the areas. A save overwrites an area and needs no room, even on a full disk.
 //!
 //! A new file is made for a new store, for a manifest of earlier versions (one text, not two areas), and when
 //! the areas have become too small. It is written under another name with all that it will ever need, synced,
@@ -50,7 +50,8 @@ pub(crate) struct NotOurs {
 pub(crate) struct ManifestFile {
     directory: Arc<HeldDir>,
     held: Mutex<Option<Held>>,
-    /// A sync of the directory has failed in this process: the next one may succeed without what that lost.
+    /// A sync of the directory has failed in this process: a later one may succeed without the names that
+    /// this lost.
     lost_names: AtomicBool,
 }
 

@@ -28,7 +28,7 @@ pub(crate) struct ManifestStore {
 #[derive(Debug)]
 enum Place {
     /// In the directory, or at the head of the HDD.
-    Areas(Areas, Saver),
+    Areas(Box<Areas>, Saver),
     /// In memory: the store lives as long as the process, or any holder of the cell.
     Memory(Arc<MemoryManifest>),
 }
@@ -42,7 +42,7 @@ impl ManifestStore {
     }
 
     pub(crate) fn areas(areas: Areas, saver: Saver) -> Self {
-        Self::at(Place::Areas(areas, saver))
+        Self::at(Place::Areas(Box::new(areas), saver))
     }
 
     fn at(place: Place) -> Self {

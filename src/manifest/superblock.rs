@@ -1,4 +1,4 @@
-//! The superblock of the HDD: which store the volume belongs to, and which openings it took part in. The HDD
+//! The superblock of the HDD: which store the volume belongs to, and which opens it took part in. The HDD
 //! holds two copies of it.
 
 use pagetier_devio::{DeviceError, SharedDevice};
@@ -17,7 +17,7 @@ const FORMAT: u32 = 2;
 /// Bytes of each copy of the volume's superblock.
 pub(crate) const SUPERBLOCK_BYTES: usize = 4096;
 
-/// What says to which store the HDD belongs, and which openings it has seen.
+/// What says to which store the HDD belongs, and which opens it has seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HddSuperblock {
     pub(crate) store: String,

@@ -289,7 +289,7 @@ impl Devices {
             opened
         };
         let opened = in_thread(opening).await.unwrap_or_else(|| {
-            let kind = DeviceErrorKind::Unusable("its open panicked".into());
+            let kind = DeviceErrorKind::Unusable("opening it panicked".into());
             let device = Arc::from(at.shown.display().to_string());
             Err(DeviceError { device, op: IoOp::Open, offset: 0, len: 0, kind }.into())
         })?;

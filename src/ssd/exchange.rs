@@ -462,7 +462,7 @@ impl Drop for Reported<'_> {
 /// The store's part of a readmission.
 struct Readmitting<'a> {
     shared: &'a Shared,
-    /// Of the store, the SSD and the open.
+    /// The ids of the store and the SSD, and the epoch.
     ids: ([u8; 16], [u8; 16], u32),
     /// Whether every lost page was on the SSD alone for certain.
     exact: AtomicBool,

@@ -50,7 +50,7 @@ pub(crate) struct InUse {
     pub(crate) pool_bytes: u64,
 }
 
-/// The devices of a store from its open on: opens them for its ownership, and knows which are in use.
+/// The devices of a store, from the moment it is opened: opens them, and knows which are in use.
 #[derive(Debug)]
 pub(crate) struct Devices {
     pub(crate) config: Arc<Config>,

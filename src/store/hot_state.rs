@@ -50,7 +50,7 @@ pub(super) struct Current {
 #[derive(Debug)]
 pub(super) struct List {
     pub(super) space: SpaceId,
-    /// By page, the digest of what this open has written there.
+    /// By page, the digest of what this session has written there.
     digests: Mutex<Vec<Option<u64>>>,
     /// The store has warmed up from it.
     used: AtomicBool,

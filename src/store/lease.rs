@@ -68,7 +68,7 @@ impl Lease {
 }
 
 impl Owner {
-    /// Whether the volume is still that of this open; `None`: that cannot be told.
+    /// Whether the volume is still that of this session; `None`: that cannot be told.
     async fn look(&self) -> Result<Option<bool>, DeviceError> {
         let (mut is_ours, mut failed) = (None, None);
         for nth in 0..2 {

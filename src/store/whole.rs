@@ -1,4 +1,4 @@
-//! The calls for the store as a whole: its open and its end, durability, its parts, its sizes, and views.
+//! The calls for the store as a whole: its opening and its end, durability, its parts, its sizes, and views.
 
 use super::page_store::PageStore;
 use super::parts::{Estimates, HotSet, Policies, Spaces, Ssd, Trace};

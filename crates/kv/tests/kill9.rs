@@ -201,7 +201,7 @@ fn kill_again_and_again(name: &str) {
         let (again, cut_now) = kills::kill_recoveries(RECOVERY, (&store, round), OPENING);
         (recoveries, cut) = (recoveries + again, cut + cut_now);
         longest = longest.max(log_bytes(&store));
-        // The opens of the others are compared.
+        // Only the other rounds' times are compared.
         let loses = name == SURVIVES && round % 8 == 3;
         if loses {
             lose_ssd(&store);

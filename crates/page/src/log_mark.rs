@@ -26,7 +26,7 @@ pub struct LogMark {
 pub struct LogNeeds {
     /// What the store has recorded of its log; `None`: it had none, or an earlier version wrote it.
     pub recorded: Option<LogMark>,
-    /// The number of this ownership of the store. The numbers of a store grow from opening to opening.
+    /// The number of this ownership of the store. The numbers of a store grow from open to open.
     pub ownership: u32,
     /// The store has no space, hence no page.
     pub is_new: bool,

@@ -96,8 +96,8 @@ fn was_killed(mut child: Child) {
     assert!(!ended.success() && ended.code().is_none(), "the process ended by itself: {ended}");
 }
 
-/// Starts `test` as a process and kills it within `after` milliseconds from when it says "ready", now and
-/// then before that. Updates `known` with what it says, and returns the numbers of its line "open", if any.
+/// Starts `test` as a process and kills it `after` milliseconds after it says "ready", occasionally earlier.
+/// Updates `known` with what it says, and returns the numbers of its line "open", if any.
 ///
 /// # Panics
 /// The process ended by itself.
@@ -158,8 +158,8 @@ pub fn kill_while_opening(test: &str, (directory, seed): (&Path, u64), opening: 
     !opened
 }
 
-/// After a third of the rounds, the recovery is killed as well, up to three times in a row: how often it was
-/// in this `round`, and in how many of these the store was not open yet.
+/// Kills the recovery, too, up to three times in a row, in a third of the rounds. Returns the number of kills
+/// in this `round`, and how many of them came before the store was open.
 #[must_use]
 pub fn kill_recoveries(test: &str, (directory, round): (&Path, u64), opening: Duration) -> (u64, u64) {
     let times = if round % 3 == 1 { 1 + round % 2 + round % 5 % 2 } else { 0 };

@@ -119,7 +119,7 @@ pub enum ArchiveError {
     /// [`Wal::archive_to`](crate::Wal::archive_to) was not called.
     #[error("the log has no archive")]
     NotSet,
-    /// The log is in memory, in use, or has an archive already: an archive begins with the log's opening.
+    /// The log is in memory, in use, or has an archive already: an archive begins when the log is opened.
     #[error(
         "a log that is in memory, in use, or archived already cannot be archived: do so when it is opened"
     )]
@@ -141,7 +141,7 @@ pub enum ArchiveError {
          restored; use another directory",
         path = .path.display()
     )]
-    OtherLine {
+    OtherTimeline {
         /// The segment's file.
         path: PathBuf,
     },
@@ -209,7 +209,7 @@ impl ArchiveError {
             Self::NotSet
             | Self::CannotBegin
             | Self::OtherLog { .. }
-            | Self::OtherLine { .. }
+            | Self::OtherTimeline { .. }
             | Self::Gap { .. }
             | Self::TooEarly { .. }
             | Self::TooLate { .. } => Advice::FixConfiguration,

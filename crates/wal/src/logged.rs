@@ -329,7 +329,7 @@ impl LoggedStore {
     ///
     /// # Errors
     /// As [`LoggedStore::restore`]. [`WalError::Archive`], before anything is written: the archive is another
-    /// log's or line's, has a gap or a damaged segment before that moment, or does not reach it; or the
+    /// log's or timeline's, has a gap or a damaged segment before that moment, or does not reach it; or the
     /// moment is before the end of the backup.
     pub async fn restore_until(
         builder: Builder,

@@ -3,7 +3,7 @@
 //! Everything is read and checked before anything is written. What is read: the backup's copy of the log,
 //! whose end *e* is the earliest moment, since the pages were copied at different ones before; then the
 //! archive, from the segment with *e* on. That must begin with the bytes that the backup has of it, so it is
-//! of the line of records of which the backup's pages are.
+//! of the timeline of the backup's pages.
 
 use crate::archive::{self, ms_since_epoch};
 use crate::copy;
@@ -90,7 +90,7 @@ impl Line {
         if !later.contains(&start) {
             starts.push(start);
         } else if !records.is_empty() && !archive::read(&mut archive, start)?.0.starts_with(&whole) {
-            return Err(ArchiveError::OtherLine { path: archive.path(start) }.into());
+            return Err(ArchiveError::OtherTimeline { path: archive.path(start) }.into());
         }
         let both = starts.into_iter().map(|start| (From::Backup, start));
         let segments = both.chain(later.into_iter().map(|start| (From::Archive, start))).collect();

@@ -13,9 +13,9 @@ use std::future::ready;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// One open's right to do I/O. Clones share it.
+/// The right of one session, from open to close, to do I/O. Clones share it.
 ///
-/// Once [`Fence::close`] has returned, no device behind the fence starts another operation for this open:
+/// Once [`Fence::close`] has returned, no device behind the fence starts another operation for this session:
 /// each fails with [`DeviceErrorKind::Closed`]. Operations in flight continue; [`Device::occupancy`] counts
 /// them. In a process forked from the one that made it, the fence is closed.
 #[derive(Clone, Debug)]

@@ -36,12 +36,13 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 impl Wal {
     /// Keeps a copy of the log in the directory `dir`, from its oldest segment on: no segment is removed
     /// before its copy is durable there. [`restore_until`](crate::LoggedStore::restore_until) restores a
-    /// backup and redoes the archive up to a moment; for moments by the clock, each write of the log has a
-    /// time from now on. Call it at every open, before the log is recovered: an open without it may
-    /// remove what the archive lacks. The directory must exist, and may be on another file system; where it
-    /// cannot be used at present, or the header of its newest segment cannot be read, the log grows until it
-    /// can ([`Wal::archived`] says why). [`LoggedStore`](crate::LoggedStore) copies each segment once it is
-    /// complete; an engine with a log of its own calls [`Wal::archive_now`], or the log grows. Blocks.
+    /// backup and redoes the archive up to a moment; from now on each write of the log is timestamped, so
+    /// that a restoration can name a time. Call it at every open, before the log is recovered: an open
+    /// without it may remove what the archive lacks. The directory must exist, and may be on another file
+    /// system; where it cannot be used at present, or the header of its newest segment cannot be read, the
+    /// log grows until it can ([`Wal::archived`] says why). [`LoggedStore`](crate::LoggedStore) copies each
+    /// segment once it is complete; an engine with a log of its own calls [`Wal::archive_now`], or the log
+    /// grows. Blocks.
     ///
     /// # Errors
     /// [`WalError::Archive`]: the directory has the archive of another log, or of another continuation of
@@ -170,7 +171,7 @@ impl Shared {
         self.note_room(&output.segments);
         ended?;
         self.unmarked.store(true, Ordering::Release);
-        // Also if the caller waits no longer.
+        // Even if the caller was dropped.
         self.note_closed();
         Ok(end)
     }
@@ -200,6 +201,11 @@ impl Shared {
     }
 }
 
+/// An archive in use, with its log.
+type InUse<'a> = (&'a mut Box<dyn Media>, Arc<Shared>);
+/// An archive with its segments, the oldest first, and what the newest one has and where it ends.
+type Found = (Box<dyn Media>, Vec<u64>, (Vec<u8>, u64));
+
 impl Archive {
     /// Opens the archive unless it is open, and compares it with the log, which it returns, unless that is
     /// closed.
@@ -207,7 +213,7 @@ impl Archive {
         &self,
         slot: &'a mut Option<Box<dyn Media>>,
         log: &Weak<Shared>,
-    ) -> Result<Option<(&'a mut Box<dyn Media>, Arc<Shared>)>, WalError> {
+    ) -> Result<Option<InUse<'a>>, WalError> {
         let opened = if slot.is_some() { None } else { Some(self.look()?) };
         // Only now: an archive that hangs must not keep the log from its next opener.
         let Some(shared) = log.upgrade() else { return Ok(None) };
@@ -224,8 +230,8 @@ impl Archive {
         Ok(slot.as_mut().map(|media| (media, shared)))
     }
 
-    /// Opens the archive; returns its segments, oldest first, and what the newest one has and where it ends.
-    fn look(&self) -> Result<(Box<dyn Media>, Vec<u64>, (Vec<u8>, u64)), WalError> {
+    /// Opens the archive, and reads what it has.
+    fn look(&self) -> Result<Found, WalError> {
         let mut media = (self.opens)().map_err(|error| self.failed(error))?;
         let mut starts = media.list().map_err(|error| self.failed(error))?;
         starts.sort_unstable();
@@ -235,7 +241,7 @@ impl Archive {
     }
 
     /// Checks that what the archive has is of this log, and that the log goes on where the archive ends;
-    /// returns up to where it is durable. What the newest segment has tells the line: it names the ownership
+    /// returns up to where it is durable. The newest segment identifies the timeline: it names the ownership
     /// under which it was written.
     fn compare(
         &self,
@@ -267,7 +273,7 @@ impl Archive {
         let of_log = theirs.iter().filter(|start| first <= **start);
         let is_one_line = both.eq(of_log) && mine.as_ref().is_none_or(|mine| *mine == newest);
         if !is_one_line {
-            return Err(ArchiveError::OtherLine { path: media.path(last) }.into());
+            return Err(ArchiveError::OtherTimeline { path: media.path(last) }.into());
         }
         // What can be read may not be durable, if it was copied last: the log copies it again if it can.
         let up_to = if mine.is_some() { last } else { end };
@@ -297,7 +303,7 @@ impl Archive {
         // A write that hangs must not keep the log from its next opener.
         drop(shared);
         if up_to > 0 && start != up_to {
-            return Err(ArchiveError::OtherLine { path: media.path(start) }.into());
+            return Err(ArchiveError::OtherTimeline { path: media.path(start) }.into());
         }
         // Replaced as a whole if a failed call left it.
         if let Err(error) = media.create(start, &sealed(bytes, end)) {

@@ -258,7 +258,7 @@ async fn an_archive_belongs_to_one_line_of_one_log_and_has_no_gap() {
     work(&in_use_without_archive(&files), 4).await;
     let wal = on_log(&files).unwrap();
     let error = refused(archive_in(&wal, &copy));
-    assert!(matches!(error, ArchiveError::OtherLine { .. }), "{error}");
+    assert!(matches!(error, ArchiveError::OtherTimeline { .. }), "{error}");
     drop(wal);
     // An open without the archive has removed what that lacks.
     work(&in_use_without_archive(&files), 12).await;
@@ -293,7 +293,7 @@ async fn an_older_copy_of_a_log_does_not_go_on_with_its_archive() {
     drop(wal);
     let copy = on_log(&copy).unwrap();
     let error = refused(archive_in(&copy, &files));
-    assert!(matches!(error, ArchiveError::OtherLine { .. }), "{error}");
+    assert!(matches!(error, ArchiveError::OtherTimeline { .. }), "{error}");
 }
 
 #[tokio::test]

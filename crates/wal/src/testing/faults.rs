@@ -134,7 +134,7 @@ async fn an_opening_that_is_interrupted_anywhere_is_repeated_without_loss() {
         assert!(in_use(Box::new(media.clone()), SMALL).is_err());
         let media = media.after_power_cut(seed + 1);
         let wal = in_use(Box::new(media.clone()), SMALL).unwrap();
-        model.check(&wal, &format!("{way:?} in the open, {seed}"));
+        model.check(&wal, &format!("{way:?} during the open, {seed}"));
     }
 }
 

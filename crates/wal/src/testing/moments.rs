@@ -222,7 +222,7 @@ async fn the_archive_of_another_log_or_line_is_refused() {
 }
 
 /// Schedule: a store is restored to a moment and goes on, while the archive has what came after the moment.
-/// Neither its records nor those of the old line are ever taken for the other's.
+/// Neither its records nor those of the old timeline are ever taken for the other's.
 #[tokio::test]
 async fn the_line_of_a_restored_store_is_not_mixed_with_the_old_one() {
     let mut world = World::new().await;

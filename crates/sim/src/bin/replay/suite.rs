@@ -257,7 +257,8 @@ fn tables(report: &Report, args: &SuiteArgs) -> String {
     );
     let small = |row: &Row| row.pool_pages <= SMALL_FRAMES;
     let of_class = |class| move |row: &Row| row.class == class;
-    let sets: [(&str, &dyn Fn(&Row) -> bool); 4] = [
+    type Set<'a> = (&'a str, &'a dyn Fn(&Row) -> bool);
+    let sets: [Set<'_>; 4] = [
         ("all", &|_| true),
         ("real", &of_class(Class::Real)),
         ("synthetic", &of_class(Class::Synthetic)),

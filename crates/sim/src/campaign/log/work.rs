@@ -93,7 +93,7 @@ pub(super) const TABLE: &[Operation] = &[
     op(3, "pause", &[], |w| Box::pin(w.pause())),
 ];
 
-/// What opens, and the checks of crashed and closed stores, call.
+/// Called when a store is opened, and by the checks of crashed and closed stores.
 const EXAMINATIONS: &[&str] = &[
     "Backups::at",
     "Backups::purge",

@@ -213,7 +213,7 @@ const VIEWS: &[&str] = &[
     "Policies::counts",
 ];
 
-/// What opens, and the examinations of crashed and closed stores, call.
+/// Called when a store is opened, and by the examinations of crashed and closed stores.
 const EXAMINATIONS: &[&str] = &[
     "Builder::accept_ssd_loss",
     "Builder::costs",
