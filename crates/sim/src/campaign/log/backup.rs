@@ -37,9 +37,7 @@ pub(super) struct Shelf {
 
 impl Shelf {
     pub(super) fn new(dir: PathBuf, archived: bool) -> Result<Self, String> {
-        // Not with an archive: at seed 2199023255552 a page is then newer than its log (docs/RELIABILITY.md).
-        let archive = (archived && std::env::var_os("PAGETIER_CAMPAIGN_ARCHIVE").is_some())
-            .then(|| dir.join("archive"));
+        let archive = archived.then(|| dir.join("archive"));
         std::fs::create_dir_all(archive.as_ref().unwrap_or(&dir)).map_err(|error| error.to_string())?;
         Ok(Self { dir, archive, taken: Arc::default() })
     }

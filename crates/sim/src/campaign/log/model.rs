@@ -196,14 +196,20 @@ impl Model {
         self.last_call
     }
 
-    /// The log ends at `end`: calls that began before it ended there have appended their records.
+    /// The log ends at `end`: calls that began before it ended there have appended their records. Where these
+    /// end is not known, since the time of a write may follow; where they begin is, and a recovery ends at the
+    /// end of a record.
     pub(super) fn resolve(&mut self, end: u64) {
-        let appended: Vec<u32> =
-            self.calls.iter().filter(|(_, before)| **before < end).map(|(call, _)| *call).collect();
-        for call in appended {
+        let appended: Vec<(u32, u64)> = self
+            .calls
+            .iter()
+            .filter(|(_, before)| **before < end)
+            .map(|(call, before)| (*call, *before))
+            .collect();
+        for (call, before) in appended {
             self.calls.remove(&call);
             for version in self.pages.values_mut().flatten().filter(|v| v.at == At::Call(call)) {
-                version.at = At::Lsn(end);
+                version.at = At::Lsn(before + 1);
             }
         }
     }
