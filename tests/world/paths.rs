@@ -465,6 +465,22 @@ async fn a_missing_manifest_is_named() {
     open(&directory).await.close().await.unwrap();
 }
 
+/// The HDD is elsewhere: the directory's other files show that there was a manifest.
+#[tokio::test]
+async fn a_missing_manifest_of_a_store_whose_hdd_is_elsewhere_is_named() {
+    let outer = folder();
+    let (directory, home) = (outer.path().join("s"), outer.path().join("home"));
+    builder(&directory).hdd(&home).open().await.unwrap().close().await.unwrap();
+    fs::remove_file(directory.join("manifest.json")).unwrap();
+    let before = contents(&directory);
+    let refused = builder(&directory).hdd(&home).open().await.map(drop);
+    assert!(
+        matches!(&refused, Err(OpenError::ManifestMissing { path }) if *path == directory),
+        "{refused:?}"
+    );
+    assert_eq!(contents(&directory), before);
+}
+
 #[tokio::test]
 async fn a_directory_given_as_a_file_and_a_file_given_as_a_directory_are_named() {
     let outer = folder();

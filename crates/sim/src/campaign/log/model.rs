@@ -197,8 +197,8 @@ impl Model {
     }
 
     /// The log ends at `end`: calls that began before it ended there have appended their records. Where these
-    /// end is not known, since the time of a write may follow; where they begin is, and a recovery ends at the
-    /// end of a record.
+    /// end is not known, since the time of a write may follow; where they begin is, and a recovery ends at
+    /// the end of a record.
     pub(super) fn resolve(&mut self, end: u64) {
         let appended: Vec<(u32, u64)> = self
             .calls
