@@ -407,6 +407,47 @@ async fn an_ssd_that_fails_again_while_it_is_verified_is_not_taken_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_map_that_could_not_be_saved_before_is_no_new_failure_when_the_journal_fills() {
+    // The SSD failed at a checkpoint of the map. Nothing makes room in the journal until the readmission
+    // ends, and the writes beside it fill the journal: the store refuses writes by the old failure.
+    let fixture = Fixture::new();
+    let (store, space) = opened(fixture.builder()).await;
+    let layout = fixture.layout();
+    let maps = layout.map_at(0)..layout.map_at(0) + 2 * layout.map_area_bytes();
+    fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(maps));
+    for no in (0..PAGES).cycle().take(20 * PAGES as usize) {
+        if store.stats().ssd.state() == SsdState::Degraded {
+            break;
+        }
+        let _ = write(&store, space, no, 2).await;
+    }
+    assert_eq!(store.stats().ssd.state(), SsdState::Degraded, "the map was never saved");
+    assert!(store.stats().ssd.refusing.is_none(), "too late");
+    fixture.ssd.clear_faults();
+    fixture.ssd.inject(fault(&fixture, FaultEffect::Slow(Duration::from_secs(100)), IoOp::Read));
+    let task = {
+        let store = Arc::clone(&store);
+        tokio::spawn(async move { store.ssd().readmit().await })
+    };
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let mut cycle = (0..PAGES).cycle();
+    while store.stats().ssd.refusing.is_none() && !task.is_finished() {
+        // Without a read of the slow SSD.
+        let no = cycle.next().unwrap();
+        if let Ok(mut page) = store.overwrite(PageId::new(space, no)).await {
+            fixture::fill(&mut page, no, 2);
+        }
+    }
+    assert!(!task.is_finished(), "the journal never filled");
+    task.await.unwrap().unwrap();
+    fixture.ssd.clear_faults();
+    write_all(&store, space, 3).await;
+    store.sync().await.unwrap();
+    drop(store);
+    expect_all(&fixture.after_power_cut(3).open().await, space, 3).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_shutdown_does_not_wait_for_a_slow_verification() {
     let fixture = Fixture::new();
     let (store, space) = opened(fixture.builder()).await;

@@ -127,7 +127,8 @@ pub trait Readmitter: Send + Sync {
 /// How the store was when a readmission began.
 struct Begun {
     old: Arc<CacheDevice>,
-    refusing: bool,
+    /// Why the store refuses writes, or will once its journal is full: no new failure.
+    refusal: Option<Arc<str>>,
     /// A flush of the SSD had failed.
     flush_failed: bool,
 }
@@ -211,8 +212,8 @@ impl Core {
             return Err(ReadmitError::Refusing { cause });
         }
         let old = self.cache_device();
-        let refusing = self.refusing.cause().is_some();
-        let failed = refusing || self.state.lock().ssd_error.is_some();
+        let refusal = self.refusing.cause().or_else(|| self.map_failure());
+        let failed = refusal.is_some() || self.state.lock().ssd_error.is_some();
         // From here on no slot is written: a failed SSD takes no pages.
         drop(quiet);
         // Another SSD at the same path, say after cables were swapped, would be read by this one's map.
@@ -237,7 +238,7 @@ impl Core {
         // Copies of home writes are the only ones until the HDD is flushed: a damaged one would pass for a
         // lost page.
         self.flush(&[Flushed::Hdd]).await?;
-        Ok(Some(Begun { old, refusing, flush_failed }))
+        Ok(Some(Begun { old, refusal, flush_failed }))
     }
 
     /// Step 2: reads every copy, some at a time.
@@ -372,7 +373,7 @@ impl Core {
         }
         let cache = self.cache_device();
         let flush = cache.flush.failed().filter(|_| !(begun.flush_failed && Arc::ptr_eq(&cache, &begun.old)));
-        let refused = self.refusing.cause().filter(|_| !begun.refusing);
+        let refused = self.refusing.cause().filter(|cause| begun.refusal.as_ref() != Some(cause));
         match flush.map(|error| Arc::from(error.to_string())).or(refused) {
             Some(cause) => Err(ReadmitError::FailedAgain { cause }),
             None => Ok(()),

@@ -237,7 +237,7 @@ impl Core {
         (planned.map(Some), superseded)
     }
 
-    fn map_failure(&self) -> Option<Arc<str>> {
+    pub(crate) fn map_failure(&self) -> Option<Arc<str>> {
         let state = self.state.lock();
         state.ssd_error.clone().filter(|_| state.map_failed)
     }
