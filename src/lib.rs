@@ -114,6 +114,7 @@ pub mod blocking;
 mod config;
 pub mod device;
 mod error;
+mod hot;
 pub mod inspect;
 mod manifest;
 mod observe;
@@ -205,6 +206,7 @@ pub use config::calibrate::calibrate;
 pub use config::options::Options;
 pub use config::sizes::{frames_for, pool_bytes_for, ssd_bytes_for};
 pub use error::{Error, OpenError};
+pub use hot::HotSetReport;
 pub use manifest::memory::MemoryManifest;
 /// The embedder's log, as the store calls it. Its contract stands below this example: a log with group
 /// commit, which its engine and the store share. The [`guide`] continues with segments, redo, checkpoints and
@@ -223,7 +225,6 @@ pub use pagetier_ssdcache::{
 };
 pub use ssd::exchange::{DrainOptions, SsdEvents};
 pub use store::guards::{PageMut, PageRef, Scan};
-pub use store::hot_set::HotSetReport;
 pub use store::owned::{OwnedPageMut, OwnedPageRef, OwnedScan};
 pub use store::page_store::PageStore;
 pub use store::pages::Pages;

@@ -1,5 +1,4 @@
-//! How a store is opened: for use, and for reading only. Reads and checks everything first,
-//! so that a refused open has changed nothing.
+//! How a store is opened. Reads and checks everything first, so that a refused open has changed nothing.
 //!
 //! Begin with `steps` (`Builder::open`), then `check` (what is refused) and `commit` (the first writes).
 
@@ -11,6 +10,5 @@ mod file_system;
 mod hdd_ring;
 mod kept;
 mod log_line;
-mod read_only;
 mod space_ends;
 mod steps;

@@ -1,4 +1,4 @@
-//! What the store's handle and the task that keeps the hot set (`hot_kept`) share.
+//! What the store's handle and the task that keeps the hot set (`hot/kept`) share.
 
 use pagetier_page::SpaceId;
 use pagetier_ssdcache::SsdEvent;
@@ -31,25 +31,25 @@ pub struct HotSetStats {
 #[derive(Debug, Default)]
 pub(crate) struct HotKept {
     /// The last call's: the call after it ends its task.
-    pub(super) current: Mutex<Option<Current>>,
-    pub(super) listed: AtomicU64,
-    pub(super) lists: AtomicU64,
-    pub(super) warming: AtomicBool,
-    pub(super) to_memory: AtomicU64,
-    pub(super) to_ssd: AtomicU64,
+    pub(crate) current: Mutex<Option<Current>>,
+    pub(crate) listed: AtomicU64,
+    pub(crate) lists: AtomicU64,
+    pub(crate) warming: AtomicBool,
+    pub(crate) to_memory: AtomicU64,
+    pub(crate) to_ssd: AtomicU64,
 }
 
 #[derive(Debug)]
-pub(super) struct Current {
-    pub(super) list: Arc<List>,
+pub(crate) struct Current {
+    pub(crate) list: Arc<List>,
     /// Set, or dropped: the task ends. Closed: it has ended.
-    pub(super) ends: watch::Sender<bool>,
+    pub(crate) ends: watch::Sender<bool>,
 }
 
 /// The list on the HDD.
 #[derive(Debug)]
-pub(super) struct List {
-    pub(super) space: SpaceId,
+pub(crate) struct List {
+    pub(crate) space: SpaceId,
     /// By page, the digest of what this session has written there.
     digests: Mutex<Vec<Option<u64>>>,
     /// The store has warmed up from it.
@@ -73,13 +73,13 @@ impl HotKept {
 
 impl List {
     /// The list in `space`, of which nothing is known yet.
-    pub(super) fn new(space: SpaceId, events: Receiver<SsdEvent>) -> Self {
+    pub(crate) fn new(space: SpaceId, events: Receiver<SsdEvent>) -> Self {
         Self { space, digests: Mutex::default(), used: AtomicBool::default(), events: Mutex::new(events) }
     }
 
     /// Whether it may be replaced: the store has warmed up from it, and its SSD has neither failed since nor
     /// come back, perhaps as another one.
-    pub(super) fn is_used(&self) -> bool {
+    pub(crate) fn is_used(&self) -> bool {
         let mut events = self.events.lock();
         loop {
             match events.try_recv() {
@@ -95,22 +95,22 @@ impl List {
         self.used.load(Ordering::Acquire)
     }
 
-    pub(super) fn note_used(&self) {
+    pub(crate) fn note_used(&self) {
         self.used.store(true, Ordering::Release);
     }
 
-    pub(super) fn digest(&self, no: u32) -> Option<u64> {
+    pub(crate) fn digest(&self, no: u32) -> Option<u64> {
         self.digests.lock().get(no as usize).copied().flatten()
     }
 
-    pub(super) fn note(&self, no: u32, digest: u64) {
+    pub(crate) fn note(&self, no: u32, digest: u64) {
         let mut digests = self.digests.lock();
         let len = digests.len().max(no as usize + 1);
         digests.resize(len, None);
         digests[no as usize] = Some(digest);
     }
 
-    pub(super) fn forget_all(&self) {
+    pub(crate) fn forget_all(&self) {
         self.digests.lock().clear();
     }
 }

@@ -1,5 +1,5 @@
 //! The parts of a store's interface. Their methods lie in the rooms: those of [`Spaces`] in `spaces`, of
-//! [`Ssd`] in `ssd`, of [`HotSet`] here in `hot_set`, of the others in `tuning`.
+//! [`Ssd`] in `ssd`, of [`HotSet`] in `hot`, of the others in `tuning`.
 
 use super::page_store::PageStore;
 

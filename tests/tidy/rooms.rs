@@ -12,7 +12,7 @@ const ROOMS_MAX: usize = 16;
 const ARROWS_MAX: usize = 60;
 
 /// Folders with more, and how many modules and arrows they may have until their files are moved.
-const CROWDED: [(&str, usize, usize); 1] = [("src/store", 22, 30)];
+const CROWDED: [(&str, usize, usize); 1] = [("src/store", 19, 30)];
 
 /// Crates in which folders need no header yet.
 const UNHEADED: [&str; 1] = ["crates/policy/"];

@@ -2,7 +2,7 @@
 //! from time to time, and warms memory and SSD from the list once, when it begins.
 //!
 //! The list lies in ordinary pages, so it needs no format of its own, no place that is reserved, and no rule
-//! of recovery: `hot_list` says what one page has. Its space is kept off the SSD, with which it would be
+//! of recovery: `list` says what one page has. Its space is kept off the SSD, with which it would be
 //! lost. The design follows from these cases:
 //!
 //! - A crash or a failure half-way leaves a list that is in part of the time before. Entries are hints.
@@ -19,11 +19,11 @@
 //!   redo goes back for them ([`PageMut::unlogged`](pagetier_bufpool::PageMut::unlogged)).
 //! - A `sync` beside it writes the list's dirty pages, too: few at a time.
 
-use super::hot_list::{self, Part, Was, entries_in};
-use super::hot_state::{Current, HotSetStats, List};
-use super::page_store::PageStore;
-use super::shared::Shared;
+use super::list::{self, Part, Was, entries_in};
 use crate::error::Error;
+use crate::store::hot_state::{Current, HotSetStats, List};
+use crate::store::page_store::PageStore;
+use crate::store::shared::Shared;
 use crate::volume::space_hints::SpaceHints;
 use crate::volume::table::Claimed;
 use pagetier_bufpool::{Cursor, PoolError, TierError};
@@ -79,7 +79,7 @@ impl Hot {
 }
 
 impl PageStore {
-    /// See [`HotSet::keep`](super::parts::HotSet::keep).
+    /// See [`HotSet::keep`](crate::HotSet::keep).
     pub(crate) async fn begin_keeping(&self, every: Duration) -> Result<(), Error> {
         let shared = &self.shared;
         shared.refuse_read_only()?;
@@ -122,7 +122,7 @@ impl PageStore {
             };
             for no in 0..self.shared.volume.pages(space).unwrap_or(0) {
                 match self.get(PageId::new(space, no)).await {
-                    Ok(page) if hot_list::read(&page).is_some() => break,
+                    Ok(page) if list::read(&page).is_some() => break,
                     // An embedder's own space of that name.
                     Ok(_) => return Err(Error::SpaceExists { name: SPACE.to_owned() }),
                     // A crash may have left pages that were never written; a lost ring, torn ones. The next
@@ -213,7 +213,7 @@ async fn warm_from(store: &Weak<Shared>, mut cursor: Cursor, mut hot: Option<Vec
         let shared = here(store)?;
         let found = match cursor.next(&shared.pool).await {
             None => break,
-            Some(Ok(page)) => hot_list::read(&page),
+            Some(Ok(page)) => list::read(&page),
             // A damaged page costs its entries.
             Some(Err(PoolError::Tier(TierError::Corrupt { page, .. }))) => {
                 shared.empty_part(page).await;
@@ -286,7 +286,7 @@ enum When {
 
 impl Shared {
     /// Lists the hot pages for the last time, before everything else is written for the last time.
-    pub(super) async fn list_hot_at_end(self: &Arc<Self>) {
+    pub(crate) async fn list_hot_at_end(self: &Arc<Self>) {
         let Some(Current { list, ends }) = self.hot.current.lock().take() else { return };
         // Its task ends as the shutdown begins.
         ends.closed().await;

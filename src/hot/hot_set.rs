@@ -1,9 +1,9 @@
 //! The hot set: the pages that a pool holds, saved and loaded again so that a restart does not begin cold.
 
-use super::background::{blocking, put_file};
-use super::parts::HotSet;
-use super::shared::Shared;
 use crate::error::{Error, HotSetError};
+use crate::store::background::{blocking, put_file};
+use crate::store::parts::HotSet;
+use crate::store::shared::Shared;
 use pagetier_page::{PageId, SpaceId};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
