@@ -158,8 +158,8 @@ pub(super) fn numbered(dir: &Path, number: impl Fn(&str) -> Option<u32>) -> Resu
 fn record(kind: u32, parts: &[&[u8]], out: &mut Vec<u8>) {
     let len: usize = parts.iter().map(|part| part.len()).sum();
     // The kind is covered, too: a flipped bit must not make a page of a tail.
-    let seed = crc32c::crc32c(&kind.to_le_bytes());
-    let sum = parts.iter().fold(seed, |sum, part| crc32c::crc32c_append(sum, part));
+    let seed = pagetier_page::crc32c(&kind.to_le_bytes());
+    let sum = parts.iter().fold(seed, |sum, part| pagetier_page::crc32c_append(sum, part));
     out.extend_from_slice(&kind.to_le_bytes());
     out.extend_from_slice(&(len as u32).to_le_bytes());
     out.extend_from_slice(&sum.to_le_bytes());
@@ -294,7 +294,7 @@ fn read_record(file: &mut impl Read, path: &Path) -> Result<(u32, Vec<u8>), Back
     if read < len as usize {
         return Err(BackupError::damaged(path, "it is incomplete: it ends within a record"));
     }
-    if crc32c::crc32c_append(crc32c::crc32c(&kind.to_le_bytes()), &bytes) != sum {
+    if pagetier_page::crc32c_append(pagetier_page::crc32c(&kind.to_le_bytes()), &bytes) != sum {
         return Err(BackupError::damaged(path, "a record's checksum does not match"));
     }
     Ok((kind, bytes))

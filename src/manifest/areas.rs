@@ -69,7 +69,7 @@ impl Header {
             b[16 + 8 * nth..24 + 8 * nth].copy_from_slice(&number.to_le_bytes());
         }
         // One sector: a header is written whole or not at all.
-        let sum = crc32c::crc32c(&b[12..tail::SECTOR]);
+        let sum = pagetier_page::crc32c(&b[12..tail::SECTOR]);
         b[8..12].copy_from_slice(&sum.to_le_bytes());
         b
     }
@@ -78,7 +78,7 @@ impl Header {
     fn decode(b: &[u8]) -> Option<Self> {
         let word = |at: usize| b.get(at..at + 4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
         let long = |at: usize| Some(u64::from(word(at)?) | u64::from(word(at + 4)?) << 32);
-        let is_sound = b.get(..8)? == MAGIC && word(8)? == crc32c::crc32c(b.get(12..tail::SECTOR)?);
+        let is_sound = b.get(..8)? == MAGIC && word(8)? == pagetier_page::crc32c(b.get(12..tail::SECTOR)?);
         let header = Self { save: long(16)?, area_bytes: long(24)?, size: long(32)? };
         // The end of the areas is computed from it.
         let fits = header.size <= header.area_bytes && header.area_bytes < 1 << 48;
@@ -157,7 +157,7 @@ impl Areas {
         }
         let bytes = self.read().await?;
         if let Some(bytes) = &bytes {
-            self.state.lock().unverified = Some(crc32c::crc32c(bytes));
+            self.state.lock().unverified = Some(pagetier_page::crc32c(bytes));
         }
         Ok(bytes)
     }
@@ -250,7 +250,7 @@ impl Areas {
         if let (Some((area, header)), Some(sum)) = (current, unverified) {
             let bytes = self.read().await?.unwrap_or_default();
             // Nothing but what was opened may be written over it.
-            if crc32c::crc32c(&bytes) != sum {
+            if pagetier_page::crc32c(&bytes) != sum {
                 let why = "the manifest on disk changed since it was opened; refusing to overwrite it";
                 return Err(Error::new(ErrorKind::InvalidData, why));
             }

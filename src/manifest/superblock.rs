@@ -39,7 +39,7 @@ impl Label for HddSuperblock {
         b[96..100].copy_from_slice(&self.marks.opened.to_le_bytes());
         b[100..104].copy_from_slice(&self.marks.closed.to_le_bytes());
         b[104..112].copy_from_slice(&self.marks.manifest.to_le_bytes());
-        let sum = crc32c::crc32c(&b[12..]);
+        let sum = pagetier_page::crc32c(&b[12..]);
         b[8..12].copy_from_slice(&sum.to_le_bytes());
         b
     }
@@ -55,7 +55,7 @@ impl Label for HddSuperblock {
         if is_striped(b) {
             return Found::Striped;
         }
-        if b[..8] != MAGIC || word(8) != crc32c::crc32c(&b[12..SUPERBLOCK_BYTES]) {
+        if b[..8] != MAGIC || word(8) != pagetier_page::crc32c(&b[12..SUPERBLOCK_BYTES]) {
             return Found::Foreign;
         }
         if word(12) != FORMAT {

@@ -67,7 +67,7 @@ pub(crate) struct Parsed<'a> {
 
 /// Encodes contents or a record: a line of JSON and a line with its checksum, which continues `seed`.
 pub(crate) fn sealed(json: &[u8], seed: u32) -> Vec<u8> {
-    let sum = crc32c::crc32c_append(seed, json);
+    let sum = pagetier_page::crc32c_append(seed, json);
     let mut bytes = Vec::with_capacity(json.len() + 20);
     bytes.extend_from_slice(json);
     bytes.extend_from_slice(format!("\ncrc32c {sum:08x}\n").as_bytes());
@@ -78,7 +78,7 @@ pub(crate) fn sealed(json: &[u8], seed: u32) -> Vec<u8> {
 fn opened(bytes: &[u8], seed: u32) -> Result<(&str, usize, u32), &'static str> {
     let line = bytes.iter().position(|byte| *byte == b'\n').ok_or("it is truncated")?;
     let (json, rest) = (&bytes[..line], &bytes[line + 1..]);
-    let sum = crc32c::crc32c_append(seed, json);
+    let sum = pagetier_page::crc32c_append(seed, json);
     let expected = format!("crc32c {sum:08x}");
     // Compared as text: a checksum that does not parse is as wrong as one that differs.
     if !rest.starts_with(expected.as_bytes()) {

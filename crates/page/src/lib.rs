@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod crc;
 mod header;
 mod id;
 mod log_mark;
@@ -14,6 +15,7 @@ mod size;
 mod stamp;
 mod trace;
 
+pub use crc::{crc32c, crc32c_append};
 pub use header::{Defect, Flags, HEADER_BYTES, Header, PAGE_FORMAT, format_home, is_blank, seal, verify};
 pub use id::{Lsn, PageId, SpaceId};
 pub use log_mark::{LogMark, LogNeeds};

@@ -1,5 +1,7 @@
 //! The seed of a store's checksums.
 
+use crate::crc::{crc32c, crc32c_append};
+
 /// The seed of every checksum that a store writes on its pages, map checkpoints and journal. It is derived
 /// from the store's id, so another store's bytes do not verify, however sound they are.
 ///
@@ -15,20 +17,14 @@ impl StoreSeed {
     /// 2^-32.
     #[must_use]
     pub fn of_store(id: [u8; 16]) -> Self {
-        Self(crc32c::crc32c(&id))
+        Self(crc32c(&id))
     }
 
     /// The CRC32C of `bytes`, continued from the seed. For equal bytes, different seeds give different
     /// checksums.
     #[must_use]
     pub fn checksum(self, bytes: &[u8]) -> u32 {
-        crc32c::crc32c_append(self.0, bytes)
-    }
-
-    /// The checksum of what `checksum` is of, followed by `bytes`.
-    #[must_use]
-    pub fn more(checksum: u32, bytes: &[u8]) -> u32 {
-        crc32c::crc32c_append(checksum, bytes)
+        crc32c_append(self.0, bytes)
     }
 }
 
@@ -44,7 +40,7 @@ mod tests {
             assert_ne!(a.checksum(&bytes), b.checksum(&bytes));
             assert_eq!(StoreSeed::NONE.checksum(&bytes), crc32c::crc32c(&bytes));
             let (head, tail) = bytes.split_at(bytes.len() / 3);
-            assert_eq!(StoreSeed::more(a.checksum(head), tail), a.checksum(&bytes));
+            assert_eq!(crc32c_append(a.checksum(head), tail), a.checksum(&bytes));
         }
     }
 }

@@ -270,7 +270,7 @@ fn put_entry(bytes: &mut [u8], at: usize, entry: Entry, in_flight: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pagetier_page::{PageSize, SpaceId};
+    use pagetier_page::{PageSize, SpaceId, crc32c_append};
 
     const SEED: StoreSeed = StoreSeed::NONE;
 
@@ -335,7 +335,7 @@ mod tests {
                 assert_eq!(MapBody::of(slots, &zone, &pieces), whole);
                 // Its checksum can be taken piece by piece.
                 let bytes = zone.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
-                let crc = pieces.iter().fold(SEED.checksum(&bytes), |crc, p| StoreSeed::more(crc, p.bytes()));
+                let crc = pieces.iter().fold(SEED.checksum(&bytes), |crc, p| crc32c_append(crc, p.bytes()));
                 assert_eq!(crc, whole.encode(SEED).1);
             }
         }

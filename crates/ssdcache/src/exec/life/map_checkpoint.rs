@@ -14,7 +14,7 @@ use futures_util::future::join;
 use pagetier_devio::spans::Work;
 use pagetier_devio::task::Boxed;
 use pagetier_devio::{DeviceError, IoBuf, IoClass};
-use pagetier_page::StoreSeed;
+use pagetier_page::{StoreSeed, crc32c_append};
 use tracing::field;
 
 /// The maximum size of one write of a map's body in bytes, so that reads get in between. The state is locked
@@ -47,7 +47,7 @@ impl Body {
     }
 
     fn push(&mut self, bytes: &[u8]) {
-        self.crc = StoreSeed::more(self.crc, bytes);
+        self.crc = crc32c_append(self.crc, bytes);
         self.bytes.extend_from_slice(bytes);
     }
 
