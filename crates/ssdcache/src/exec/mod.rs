@@ -78,18 +78,27 @@ pub trait Homes: Send + Sync + 'static {
     fn discarded(&self, _page: PageId) {}
 }
 
-/// The reason why writes are refused, if they are, and whether the SSD caused it.
+/// What made the store refuse writes. A later one takes precedence: putting the SSD back into use removes those
+/// before `Hdd`, but must not hide that the SSD failed once more while the map's failure filled the journal.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum RefusedBy {
+    /// The map could not be saved, and the journal is full.
+    Map,
+    Ssd,
+    Hdd,
+}
+
+/// The reason why writes are refused, if they are, and where the fault lies.
 #[derive(Debug, Default)]
-pub(crate) struct Refusing(Mutex<Option<(Arc<str>, bool)>>);
+pub(crate) struct Refusing(Mutex<Option<(Arc<str>, RefusedBy)>>);
 
 impl Refusing {
     /// Sets the reason; returns false if there was one already.
-    pub(crate) fn set(&self, cause: &str, by_ssd: bool) -> bool {
+    pub(crate) fn set(&self, cause: &str, by: RefusedBy) -> bool {
         let mut reason = self.0.lock();
         let first = reason.is_none();
-        // A cause at the HDD takes precedence: exchanging the SSD does not remove it.
-        if first || (!by_ssd && reason.as_ref().is_some_and(|(_, by_ssd)| *by_ssd)) {
-            *reason = Some((Arc::from(cause), by_ssd));
+        if reason.as_ref().is_none_or(|(_, earlier)| *earlier < by) {
+            *reason = Some((Arc::from(cause), by));
         }
         first
     }
@@ -99,13 +108,13 @@ impl Refusing {
     }
 
     pub(crate) fn by_hdd(&self) -> Option<Arc<str>> {
-        self.0.lock().as_ref().filter(|(_, by_ssd)| !by_ssd).map(|(cause, _)| Arc::clone(cause))
+        self.0.lock().as_ref().filter(|(_, by)| *by == RefusedBy::Hdd).map(|(cause, _)| Arc::clone(cause))
     }
 
     /// Withdraws a cause that lay with the SSD.
     pub(crate) fn clear_ssd(&self) {
         let mut reason = self.0.lock();
-        *reason = reason.take().filter(|(_, by_ssd)| !by_ssd);
+        *reason = reason.take().filter(|(_, by)| *by == RefusedBy::Hdd);
     }
 }
 
@@ -283,7 +292,7 @@ impl Core {
                 // Writes that the flush should have made durable may be lost, so no later promise could be
                 // kept.
                 self.ssd_failed(&error);
-                self.refuse(&error.to_string(), true);
+                self.refuse(&error.to_string(), RefusedBy::Ssd);
                 return Err(error);
             }
         };
@@ -311,7 +320,7 @@ impl Core {
             }
             Err(error) => {
                 self.state.lock().home.flush_failed();
-                self.refuse(&error.to_string(), false);
+                self.refuse(&error.to_string(), RefusedBy::Hdd);
                 Err(error)
             }
         }
@@ -324,10 +333,10 @@ impl Core {
     }
 
     /// Refuses writes from now on: continuing could lose data.
-    pub(crate) fn refuse(&self, cause: &str, by_ssd: bool) {
-        if self.refusing.set(cause, by_ssd) {
+    pub(crate) fn refuse(&self, cause: &str, by: RefusedBy) {
+        if self.refusing.set(cause, by) {
             tracing::error!(cause, "the store refuses writes from now on: they could lose data");
-            self.event(SsdEvent::Refusing { cause: Arc::from(cause), by_ssd });
+            self.event(SsdEvent::Refusing { cause: Arc::from(cause), by_ssd: by < RefusedBy::Hdd });
         }
         self.changed.notify_waiters();
     }

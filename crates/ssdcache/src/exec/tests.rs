@@ -7,7 +7,7 @@ mod common;
 use crate::exec::io::single::{ATTEMPTS_MAX, read_agreed};
 use crate::exec::open::{OpenParams, open};
 use crate::exec::write::write_home::{HomeBound, Outcome};
-use crate::exec::{Core, Homes};
+use crate::exec::{Core, Homes, RefusedBy, Refusing};
 use crate::format::journal::Backing;
 use crate::format::layout::Layout;
 use crate::protocol::slots::Located;
@@ -253,4 +253,21 @@ async fn what_reads_otherwise_each_time_is_given_up_after_some_reads() {
     let device = Arc::clone(&ssd) as SharedDevice;
     let (_, reads) = read_agreed(&device, 0, 1 << 16, &|_| false).await.expect("read");
     assert_eq!(reads, ATTEMPTS_MAX as u64);
+}
+
+#[test]
+fn a_full_journal_hides_no_failure_of_the_ssd_and_that_none_of_the_hdd() {
+    let refusing = Refusing::default();
+    let causes = [
+        ("map", RefusedBy::Map),
+        ("ssd", RefusedBy::Ssd),
+        ("again", RefusedBy::Ssd),
+        ("hdd", RefusedBy::Hdd),
+    ];
+    let then = causes.map(|(cause, by)| (refusing.set(cause, by), refusing.cause().unwrap().to_string()));
+    let then = then.each_ref().map(|(first, cause)| (*first, cause.as_str()));
+    assert_eq!(then, [(true, "map"), (false, "ssd"), (false, "ssd"), (false, "hdd")]);
+    refusing.set("map", RefusedBy::Map);
+    refusing.clear_ssd();
+    assert_eq!(refusing.by_hdd().as_deref(), Some("hdd"));
 }

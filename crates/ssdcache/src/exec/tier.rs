@@ -1,9 +1,9 @@
 //! [`SsdTier`]: one handle for the storage below the pool.
 
-use crate::exec::Core;
 use crate::exec::open::{OpenError, OpenParams, RecoveryReport, open};
 use crate::exec::upkeep::maintenance;
 use crate::exec::write::route;
+use crate::exec::{Core, RefusedBy};
 use crate::mode::{SsdEvent, SsdMode, SsdState};
 use crate::protocol::Protocol;
 use crate::protocol::slots::Slots;
@@ -422,7 +422,7 @@ const UNCONFIRMED: &str = "its HDD does not confirm in time that no other owner 
 
 impl OnChange for Core {
     fn ended(&self) {
-        self.refuse(FENCED, false);
+        self.refuse(FENCED, RefusedBy::Hdd);
     }
 
     fn lapsed(&self, lapsed: bool) {

@@ -4,8 +4,8 @@
 //! ([`Core::writers`]), no admission is in flight, no write-back runs ([`Core::home_duty`]), no checkpoint
 //! runs ([`Core::map_duty`]). Reads continue; [`Quiet::vacant`] waits for those that hold a slot.
 
-use crate::exec::Core;
 use crate::exec::tier::SsdTier;
+use crate::exec::{Core, RefusedBy};
 use crate::format::layout::Layout;
 use crate::mode::SsdEvent;
 use crate::protocol::home_batches::HomeBatches;
@@ -104,7 +104,7 @@ struct InDoubt<'a>(&'a Core);
 
 impl Drop for InDoubt<'_> {
     fn drop(&mut self) {
-        self.0.refuse("the exchange of the SSD could not be recorded in the manifest", false);
+        self.0.refuse("the exchange of the SSD could not be recorded in the manifest", RefusedBy::Hdd);
     }
 }
 

@@ -6,7 +6,7 @@
 //! does harm, and no copy has to be read: whether it is damaged does not matter.
 
 use super::write_home::{Each, HomeBound, Outcome, fail_all, unflushed};
-use crate::exec::Core;
+use crate::exec::{Core, RefusedBy};
 use crate::format::journal::{Backing, Block};
 use crate::protocol::HomePlan;
 use crate::protocol::home_batches::BatchId;
@@ -140,7 +140,7 @@ impl Core {
         };
         if let Err(source) = &recorded {
             self.ssd_failed(source);
-            self.refuse(&source.to_string(), true);
+            self.refuse(&source.to_string(), RefusedBy::Ssd);
         }
         recorded
     }

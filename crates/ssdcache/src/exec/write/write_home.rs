@@ -6,9 +6,9 @@
 //! doublewrite policy, the slot to which the page was just appended does. [`crate::protocol::home_batches`]
 //! is the table of pages on their way.
 
-use crate::exec::Core;
 use crate::exec::io::coalesce::{Piece, write_runs};
 use crate::exec::io::join_all::join_all;
+use crate::exec::{Core, RefusedBy};
 use crate::format::journal::{Backing, Block};
 use crate::protocol::home_batches::NoPlace;
 use crate::protocol::{HomePage, HomePlan};
@@ -129,7 +129,7 @@ impl Core {
                 // Whether ring and journal hold the batch is unknown. Of a home write now, a power cut could
                 // leave a torn page that nothing repairs (I4), or an old copy that nothing voids (I3).
                 self.ssd_failed(&source);
-                self.refuse(&source.to_string(), true);
+                self.refuse(&source.to_string(), RefusedBy::Ssd);
                 Some((TierError::Flush { source }, needs_images))
             }
         };
@@ -188,7 +188,7 @@ impl Core {
             {
                 // Without checkpoints the journal never has room again, and without the journal no page may
                 // be written home.
-                self.refuse(&cause, true);
+                self.refuse(&cause, RefusedBy::Map);
                 continue;
             }
             if why == NoPlace::Ring && self.state.lock().home.ring_is_stuck() {
