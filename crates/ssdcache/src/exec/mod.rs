@@ -78,8 +78,8 @@ pub trait Homes: Send + Sync + 'static {
     fn discarded(&self, _page: PageId) {}
 }
 
-/// What made the store refuse writes. A later one takes precedence: putting the SSD back into use removes those
-/// before `Hdd`, but must not hide that the SSD failed once more while the map's failure filled the journal.
+/// What made the store refuse writes. A later one of these takes precedence: putting the SSD back into use
+/// removes those before `Hdd`, and must see if the SSD failed once more while the journal was full.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum RefusedBy {
     /// The map could not be saved, and the journal is full.
