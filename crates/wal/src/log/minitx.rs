@@ -13,7 +13,8 @@ use std::ops::Range;
 /// [`MiniTx::commit`] sets the record's LSN on the pages, then releases their latches. A mini-transaction
 /// that is dropped without a commit, by an error, a panic or with its future, or whose record is too long
 /// ([`WalError::TooLong`]), gives its pages their earlier contents back. Without a log it cannot. One that
-/// was dropped before its first change leaves no trace: its pages are as they were, with their LSNs.
+/// was dropped before its first change leaves its pages as they were, with their LSNs. A page that was
+/// allocated for it stays in use even so: free it ([`PageStore::free`](pagetier::PageStore::free)).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
