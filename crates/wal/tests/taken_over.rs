@@ -71,7 +71,7 @@ async fn a_former_owner_commits_nothing_once_its_lease_is_over() {
     let before = volumes.log.snapshot();
     assert!(matches!(former.commit(change).await, Err(WalError::Fenced)));
     assert!(former.sync().await.is_err());
-    assert!(former.close().await.is_err());
+    assert!(former.shutdown().await.is_err());
     tokio::time::sleep(LEASE).await;
     assert!(volumes.log.snapshot() == before, "it wrote to the other one's log");
     put(&taker, page(1), 2).await.unwrap();
@@ -80,7 +80,7 @@ async fn a_former_owner_commits_nothing_once_its_lease_is_over() {
     for (no, value) in [(0, 2), (1, 2), (7, 1)] {
         assert_eq!(next.get(page(no)).await.unwrap()[0], value, "page {no}");
     }
-    next.close().await.unwrap();
+    next.shutdown().await.unwrap();
 }
 
 /// The power of the volumes fails, too, in the middle of their writes, and the SSD is gone with its machine.

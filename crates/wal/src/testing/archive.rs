@@ -15,7 +15,7 @@ use pagetier_testing::{FileFault, SimDevice, SimFiles, SimPower};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// A log and its archive, both empty, in one file system.
 fn blank(seed: u64, power: &SimPower) -> SimFiles {
@@ -56,7 +56,7 @@ fn archive_in(wal: &Wal, files: &SimFiles) -> Result<(), WalError> {
         let dir = root.directory(Path::new("/archive"))?;
         Ok(Box::new(FileMedia::archive(dir, id)?) as Box<dyn Media>)
     };
-    wal.archive_on("/archive".into(), opens, SystemTime::now)
+    wal.archive_on("/archive".into(), opens, SystemTime::now, Duration::from_secs(60))
 }
 
 /// The records of the archive, each by its end.

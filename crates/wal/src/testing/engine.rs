@@ -5,7 +5,7 @@
 
 use super::shelf::Shelf;
 use super::sim::{SimMedia, WAYS};
-use crate::{CheckpointError, Keep, LoggedStore, MiniTx, RecoverError, Wal, WalOptions};
+use crate::{CheckpointError, Keep, LoggedStore, MiniTx, RecoverError, Wal, WalError, WalOptions};
 use pagetier::{
     Builder, Error, Loss, MemoryManifest, PageId, PageMut, PageSize, PageStore, SpaceId, device::SharedDevice,
 };
@@ -29,6 +29,11 @@ enum Step {
     /// Allocates a page; `zero`: formats it in the record.
     Allocate {
         zero: bool,
+    },
+    /// Changes up to three pages in one record, keeps them, and changes them by another one, or takes that back.
+    Keep {
+        pages: [u8; 3],
+        commits: bool,
     },
     /// Frees a page in a record that changes another one, or the page itself.
     Free {
@@ -63,6 +68,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         12 => (any::<[u8; 3]>(), 0..3_000_u16).prop_map(|(pages, at)| Step::Change { pages, at }),
+        3 => (any::<[u8; 3]>(), any::<bool>()).prop_map(|(pages, commits)| Step::Keep { pages, commits }),
         6 => any::<bool>().prop_map(|zero| Step::Allocate { zero }),
         5 => (any::<u8>(), any::<bool>()).prop_map(|(page, itself)| Step::Free { page, itself }),
         5 => Just(Step::Commit),
@@ -205,7 +211,8 @@ impl Engine {
         (change.id(page), Some(change.payload(page).to_vec()))
     }
 
-    async fn change(&mut self, db: &LoggedStore, pages: [u8; 3], at: usize) -> Option<()> {
+    /// Latches pages for a change.
+    async fn latched<'d>(&self, db: &'d LoggedStore, pages: [u8; 3]) -> Option<(MiniTx<'d>, usize)> {
         let live = self.live();
         let mut chosen: Vec<PageId> =
             pages.iter().filter_map(|n| live.get(usize::from(*n) % live.len().max(1)).copied()).collect();
@@ -215,9 +222,32 @@ impl Engine {
         for page in &chosen {
             change.add(db.get_mut(*page).await.ok()?);
         }
-        let effects = (0..chosen.len()).map(|page| self.words(&mut change, page, at)).collect();
+        Some((change, chosen.len()))
+    }
+
+    async fn change(&mut self, db: &LoggedStore, pages: [u8; 3], at: usize) -> Option<()> {
+        let (mut change, count) = self.latched(db, pages).await?;
+        let effects = (0..count).map(|page| self.words(&mut change, page, at)).collect();
         let lsn = change.commit().unwrap();
         self.recorded(lsn.0, effects);
+        Some(())
+    }
+
+    async fn keep(&mut self, db: &LoggedStore, pages: [u8; 3], commits: bool) -> Option<()> {
+        let (mut change, count) = self.latched(db, pages).await?;
+        let effects = (0..count).map(|page| self.words(&mut change, page, 100)).collect();
+        let (lsn, kept) = change.commit_keeping().unwrap();
+        self.recorded(lsn.0, effects);
+        assert!(kept.len() == count && kept.iter().all(|page| page.lsn() == lsn));
+        let mut next = MiniTx::new(Some(db.wal()));
+        for page in kept {
+            next.add(page);
+        }
+        let effects = (0..count).map(|page| self.words(&mut next, page, 600)).collect();
+        if commits {
+            let lsn = next.commit().unwrap();
+            self.recorded(lsn.0, effects);
+        }
         Some(())
     }
 
@@ -305,6 +335,7 @@ impl Engine {
             // An operation may fail for want of a log; it has changed nothing then.
             match step {
                 Step::Change { pages, at } => drop(self.change(&db, pages, at.into()).await),
+                Step::Keep { pages, commits } => drop(self.keep(&db, pages, commits).await),
                 Step::Allocate { zero } => drop(self.allocate(&db, space, zero).await),
                 Step::Free { page, itself } => drop(self.free(&db, page, itself).await),
                 Step::Commit => self.commit(&db).await,
@@ -328,7 +359,10 @@ impl Engine {
                 }
                 Step::Close => {
                     let closed = db.store().wait_closed();
-                    let clean = db.close().await.is_ok();
+                    let (clean, before) = (db.shutdown().await.is_ok(), db.wal().end());
+                    assert!(matches!(db.begin::<PageMut<'_>>().await, Err(WalError::Stopped)));
+                    assert!(db.wal().append_commit(b"late").is_err() && db.wal().end() == before);
+                    drop(db);
                     closed.await;
                     self.restart(!self.log.is_off() && !clean);
                     db = self.reopen().await;

@@ -57,7 +57,7 @@ impl World {
             world.put(&db, PageId::new(space, 0), n).await;
         }
         db.wal().archive_now().await.unwrap();
-        db.close().await.unwrap();
+        db.shutdown().await.unwrap();
         world
     }
 
@@ -95,7 +95,7 @@ impl World {
         let db = open(&to, None).await.unwrap();
         let page = PageId::new(db.spaces().find("t").unwrap(), 0);
         let found = u32::from_le_bytes(db.get(page).await.unwrap()[..4].try_into().unwrap());
-        db.close().await.unwrap();
+        db.shutdown().await.unwrap();
         (lsn, found)
     }
 
@@ -248,7 +248,7 @@ async fn the_line_of_a_restored_store_is_not_mixed_with_the_old_one() {
     let made = db.backup(&world.at("own-chain"), BackupOptions::new()).await.unwrap();
     world.put(&db, page, 1001).await;
     db.wal().archive_now().await.unwrap();
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
     let error = world.refused(&own, Until::End).await;
     assert!(matches!(error, ArchiveError::OtherLog { .. }), "{error}");
     let span = LoggedStore::restorable(&world.at("own-chain"), made.number, &own);
@@ -267,8 +267,13 @@ async fn times_before_the_backup_do_not_end_a_restoration() {
         let (id, path) = (wal.id(), archive.clone());
         let opens =
             move || Ok(Box::new(FileMedia::archive(Arc::new(RealDir::open(&path)?), id)?) as Box<dyn Media>);
-        wal.archive_on(archive.clone(), opens, move || SystemTime::now() + Duration::from_secs(ahead))
-            .unwrap();
+        wal.archive_on(
+            archive.clone(),
+            opens,
+            move || SystemTime::now() + Duration::from_secs(ahead),
+            Duration::from_secs(60),
+        )
+        .unwrap();
         let db = LoggedStore::on(builder(&to), wal).await.unwrap();
         let space = match db.spaces().find("t") {
             Some(space) => space,
@@ -290,7 +295,7 @@ async fn times_before_the_backup_do_not_end_a_restoration() {
             let next = world.moments[world.moments.len() - 1].1;
             assert!(end.as_ref().is_ok_and(|end| lsn <= *end && *end < next), "{end:?}");
         }
-        db.close().await.unwrap();
+        db.shutdown().await.unwrap();
     }
 }
 
@@ -315,5 +320,5 @@ async fn an_archive_that_is_missing_at_the_opening_is_taken_up_later() {
     db.sync().await.unwrap();
     db.checkpoint().await.unwrap();
     assert!(!db.wal().is_whole());
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
 }

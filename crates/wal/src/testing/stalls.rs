@@ -258,7 +258,7 @@ fn a_blocking_free_waits_for_the_reserve_too() {
     assert!(!media.has_reserve());
     db.commit(other).unwrap();
     media.set_full(false);
-    db.close().unwrap();
+    db.shutdown().unwrap();
 }
 
 /// The checkpoint waits for a guard of the caller: the commit is refused, and nothing hangs.
@@ -303,7 +303,7 @@ async fn a_guard_of_a_freed_page_holds_no_log() {
     while db.allocate(space).await.unwrap().id() != freed {
         yield_now().await;
     }
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
 }
 
 /// A caller that asks for the frees needs the pages: when the call returns nothing else uses them.
@@ -343,7 +343,7 @@ async fn a_change_that_waits_for_room_does_not_keep_checkpoints_busy() {
     drop(admission);
     db.wal().append_applied(unfinished);
     db.admit(Duration::from_secs(3)).await.unwrap();
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
 }
 
 /// The log was shortened beyond a commit once its changes were appended: after a power cut it had neither.
