@@ -134,9 +134,9 @@ impl Wal {
     }
 
     /// Makes the log durable, ends its segment, and returns once the archive has all of it; to the position
-    /// that is returned, the store can be restored whatever happens to it from now on. On a disk the segment
-    /// keeps the room of a whole one until it goes, so call this once in minutes rather than at each commit.
-    /// Cancel-safe.
+    /// that is returned, the store can be restored whatever happens to it from now on. The segment keeps the
+    /// room of a whole one until it goes, and counts as one towards the log's limits, so checkpoints write
+    /// pages earlier: call this once in minutes rather than at each commit. Cancel-safe.
     ///
     /// # Errors
     /// The log has no archive, the log failed, its device has few segments left, or the archive cannot be
@@ -227,14 +227,16 @@ impl Archive {
         slot: &'a mut Option<Box<dyn Media>>,
         log: &Weak<Shared>,
     ) -> Result<Option<InUse<'a>>, WalError> {
-        let opened = if slot.is_some() { None } else { Some(self.look()?) };
-        // Only now: an archive that hangs must not keep the log from its next opener.
-        let Some(shared) = log.upgrade() else { return Ok(None) };
-        // Before the former owner takes the archive's lock from the next one.
-        if let Err(fenced) = shared.check_claim() {
+        // A former owner has nothing to look for there, and leaves the archive's lock to the next one.
+        if let Some(Err(fenced)) = log.upgrade().map(|shared| shared.check_claim()) {
             *slot = None;
             return Err(fenced);
         }
+        let opened = if slot.is_some() { None } else { Some(self.look()?) };
+        // Only now: an archive that hangs must not keep the log from its next opener.
+        let Some(shared) = log.upgrade() else { return Ok(None) };
+        // Once more, before it keeps the lock: that may have taken its time.
+        shared.check_claim()?;
         if let Some(found) = opened {
             *slot = Some(self.accept(found, &shared)?);
         }

@@ -200,6 +200,7 @@ async fn a_power_cut_while_a_log_makes_room_loses_nothing() {
         let done = db.checkpoint().await;
         let closed = db.wait_closed();
         let ended = db.shutdown().await;
+        drop(db);
         closed.await;
         if !world.power.is_cut() {
             done.unwrap();

@@ -344,8 +344,13 @@ impl Engine {
                 Step::FreePending => drop(db.wal().free_pending(db.store()).await),
                 Step::Fault { n, way } => self.log.fail(n.into(), WAYS[way]),
                 Step::Crash { kill } => {
+                    let (oldest, span) = (db.wal().oldest(), db.wal().to_redo(Loss::Crash).unwrap());
                     self.crash(db, kill).await;
                     db = self.reopen().await;
+                    // All of it, if a page is damaged that the SSD should have.
+                    let read = db.recovered().read;
+                    let is_less = span.from <= read.from && read.bytes <= span.bytes;
+                    assert!(is_less || read.from == oldest, "{read:?} was read, not {span:?}");
                 }
                 Step::LoseSsd => {
                     self.crash(db, false).await;
@@ -532,4 +537,70 @@ async fn a_call_that_is_dropped_frees_its_pages_once() {
     engine.commit(&db).await;
     engine.crash(db, false).await;
     engine.reopen().await;
+}
+
+/// Schedule: a backup, or an archive that is away, holds the log for long, so that no segment goes. The store
+/// did not record meanwhile from where a crash needs the log: the next recovery read all that was held.
+#[tokio::test(start_paused = true)]
+async fn a_recovery_reads_what_the_log_says_whatever_it_holds() {
+    for keep in [Keep::ForCrash, Keep::ForSsdLoss] {
+        let mut engine = Engine::new(keep);
+        let db = engine.open_alone().await;
+        let space = db.spaces().find(SPACE).unwrap();
+        for _ in 0..4 {
+            engine.allocate(&db, space, true).await.unwrap();
+        }
+        let (hold, oldest) = db.wal().hold();
+        for n in 0..300 {
+            engine.change(&db, [0, 1, 2], n * 7).await.unwrap();
+            engine.commit(&db).await;
+            if n % 10 == 9 {
+                db.checkpoint().await.unwrap();
+            }
+        }
+        let (crash, ssd) = (db.wal().to_redo(Loss::Crash).unwrap(), db.wal().to_redo(Loss::Ssd));
+        assert!(db.wal().end().0 - oldest.0 > 2 * db.wal().capacity_bytes());
+        assert!(crash.bytes <= db.wal().capacity_bytes() && crash.from > oldest, "{crash:?}");
+        assert_eq!(ssd.map(|span| span.from), (keep == Keep::ForSsdLoss).then_some(oldest));
+        drop(hold);
+        engine.crash(db, true).await;
+        let db = engine.reopen().await;
+        assert_eq!(db.recovered().read, crash, "{keep:?}");
+        db.checkpoints.end();
+        let Some(ssd) = db.wal().to_redo(Loss::Ssd) else { continue };
+        engine.crash(db, true).await;
+        engine.ssd = Arc::new(SimDevice::new("blank", 0, engine.seed, &engine.power));
+        let db = engine.open(engine.builder().accept_ssd_loss(true)).await.unwrap();
+        assert_eq!(db.recovered().read, ssd);
+        engine.check(&db).await;
+        db.shutdown().await.unwrap();
+        drop(db);
+        let db = engine.reopen().await;
+        assert!(db.recovered().read.bytes <= 64 << 10 && db.recovered().applied == 0, "{:?}", db.recovered());
+    }
+}
+
+/// Schedule: `archive_now` every few seconds ends a segment after few records, and its file keeps the room of a
+/// whole one. In bytes such a log is short: it took many times the room of its limit.
+#[tokio::test(start_paused = true)]
+async fn segments_that_end_early_count_as_whole_ones() {
+    for (keep, most) in [(Keep::ForCrash, 5), (Keep::ForSsdLoss, 20)] {
+        let mut engine = Engine::new(keep);
+        engine.shelf = Some(Shelf::new());
+        let db = engine.open_alone().await;
+        let space = db.spaces().find(SPACE).unwrap();
+        for _ in 0..4 {
+            engine.allocate(&db, space, true).await.unwrap();
+        }
+        for n in 0..60 {
+            engine.change(&db, [n, 1, 2], 0).await.unwrap();
+            engine.commit(&db).await;
+            db.wal().archive_now().await.unwrap();
+            db.checkpoint().await.unwrap();
+            let segments = db.wal().segment_starts().len();
+            assert!(segments <= most, "{keep:?}: {segments} segments after {n} changes");
+        }
+        engine.crash(db, false).await;
+        engine.reopen().await;
+    }
 }

@@ -322,3 +322,56 @@ async fn an_archive_that_is_missing_at_the_opening_is_taken_up_later() {
     assert!(!db.wal().is_whole());
     db.shutdown().await.unwrap();
 }
+
+fn copy_all(from: &Path, to: &Path) {
+    fs::create_dir(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(|entry| entry.unwrap()) {
+        let to = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy_all(&entry.path(), &to)
+        } else {
+            drop(fs::copy(entry.path(), to).unwrap())
+        }
+    }
+}
+
+/// Schedule: a store is copied, and both go on with records of one length, each with an archive of its own.
+/// Then comes a backup whose last segment has no record: its positions fit the other one's archive.
+#[tokio::test]
+async fn a_backup_that_ends_with_an_empty_segment_takes_no_other_line() {
+    let mut world = World::new().await;
+    copy_all(&world.at("store"), &world.at("copy"));
+    let chain = world.at("empty-chain");
+    for (name, n) in [("store", 1), ("copy", 5)] {
+        let (dir, archive) = (world.at(name), world.at(&format!("{name}-archive")));
+        fs::create_dir(&archive).unwrap();
+        let db = open(&dir, Some(&archive)).await.unwrap();
+        let page = PageId::new(db.spaces().find("t").unwrap(), 0);
+        world.put(&db, page, n).await;
+        let end = db.wal().archive_now().await.unwrap();
+        assert_eq!(db.wal().segment_starts().last(), Some(&end.0));
+        if name == "store" {
+            db.backup(&chain, BackupOptions::new()).await.unwrap();
+        }
+        db.shutdown().await.unwrap();
+        drop(db);
+        // Its ownership begins in the place of the empty segment.
+        let db = open(&dir, Some(&archive)).await.unwrap();
+        world.put(&db, page, n + 8).await;
+        db.wal().archive_now().await.unwrap();
+        db.shutdown().await.unwrap();
+    }
+    let restore = async |to: &Path, of: &str| {
+        let (log, archive) = (to.join("log"), world.at(of));
+        LoggedStore::restore_until(builder(to), &log, (&chain, 1), &archive, Until::End).await
+    };
+    let refused = restore(&world.at("refused"), "copy-archive").await;
+    let other =
+        matches!(refused, Err(LoggedBackupError::Log(WalError::Archive(ArchiveError::OtherTimeline { .. }))));
+    assert!(other && !world.at("refused").exists(), "{refused:?}");
+    let to = world.at("back");
+    restore(&to, "store-archive").await.unwrap();
+    let db = open(&to, None).await.unwrap();
+    let page = PageId::new(db.spaces().find("t").unwrap(), 0);
+    assert_eq!(db.get(page).await.unwrap()[..4], 9_u32.to_le_bytes());
+}

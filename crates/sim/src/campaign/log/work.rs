@@ -112,6 +112,7 @@ const EXAMINATIONS: &[&str] = &[
     "Wal::archive_to",
     "Wal::end",
     "Wal::on",
+    "Wal::to_redo",
     "WalOptions::capacity_bytes",
     "WalOptions::keep",
     "WalOptions::ssd_log_bytes",
@@ -254,7 +255,7 @@ impl Worker {
         if changes.is_empty() && freed.is_empty() {
             return Ok(());
         }
-        let drawn = self.rng.random_range(0..12);
+        let drawn = self.rng.random_range(0..12_u32);
         if drawn >= 6 {
             return self.commit_by_call(db, tx, &changes, freed).await;
         }
