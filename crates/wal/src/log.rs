@@ -643,7 +643,7 @@ impl Wal {
     pub fn can_truncate(&self, keep: Lsn) -> bool {
         let is_long =
             keep.0.saturating_sub(self.0.needed.load(Ordering::Acquire)) > self.0.options.segment_bytes();
-        is_long || (1..=keep.0).contains(&self.crowded())
+        is_long || (1..keep.0).contains(&self.crowded())
     }
 
     /// Removes the segments whose records are all older than `needed` (the start of a recovery after a
@@ -822,8 +822,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Refuses an owner that may not be one any more.
+    /// Refuses an owner that may not be one any more, and a log that was closed.
     fn check_claim(&self) -> Result<(), WalError> {
+        self.check_open()?;
         let store = self.store.lock().upgrade();
         if store.is_none_or(|store| store.is_owner()) { Ok(()) } else { Err(WalError::Fenced) }
     }

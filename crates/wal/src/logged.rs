@@ -245,6 +245,7 @@ impl LoggedStore {
     /// The log failed: the space is there, and may be gone after a crash, unless a page of it is changed by a
     /// later record. The store failed: see there.
     pub async fn drop_space(&self, space: SpaceId) -> Result<(), CheckpointError> {
+        self.wal.check_changes()?;
         // A record of a space that does not exist would remove the one that gets this id.
         self.store.spaces().pages(space)?;
         let (wal, store) = (self.wal.clone(), Arc::clone(&self.store));

@@ -81,6 +81,28 @@ async fn a_crash_keeps_what_was_committed_and_a_close_leaves_nothing_to_redo() {
 }
 
 #[tokio::test]
+async fn a_shared_store_is_shut_down_once_and_can_be_opened_while_handles_remain() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Arc::new(open(dir.path()).await.unwrap());
+    put(&db, 1).await;
+    let (space, oldest) = (space(&db).await, db.wal().oldest().0);
+    let (first, second) = tokio::join!(db.shutdown(), db.shutdown());
+    first.and(second).and(db.shutdown().await).unwrap();
+    assert!(matches!(db.begin::<PageMut<'_>>().await, Err(WalError::Stopped)));
+    assert!(matches!(db.checkpoint().await, Err(CheckpointError::Log(WalError::Stopped))));
+    assert!(matches!(db.drop_space(space).await, Err(CheckpointError::Log(WalError::Stopped))));
+    assert!(matches!(db.wal().append_commit(b"late"), Err(WalError::Stopped)));
+    assert!(matches!(db.wal().segment(oldest), Err(WalError::Stopped)));
+    assert!(matches!(db.get(PageId::new(space, 0)).await, Err(Error::Closed)));
+    db.wal().flush(db.wal().end()).await.unwrap();
+    let again = open(dir.path()).await.unwrap();
+    assert_eq!((get(&again).await, again.recovered().applied), (1, 0));
+    drop(db);
+    put(&again, 2).await;
+    again.shutdown().await.unwrap();
+}
+
+#[tokio::test]
 async fn owned_guards_and_borrowed_ones_are_logged_alike() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(dir.path()).await.unwrap();

@@ -227,11 +227,8 @@ impl Archive {
         slot: &'a mut Option<Box<dyn Media>>,
         log: &Weak<Shared>,
     ) -> Result<Option<InUse<'a>>, WalError> {
-        // A former owner has nothing to look for there, and leaves the archive's lock to the next one.
-        if let Some(Err(fenced)) = log.upgrade().map(|shared| shared.check_claim()) {
-            *slot = None;
-            return Err(fenced);
-        }
+        // A former owner has nothing to look for there.
+        log.upgrade().map_or(Ok(()), |shared| shared.check_claim())?;
         let opened = if slot.is_some() { None } else { Some(self.look()?) };
         // Only now: an archive that hangs must not keep the log from its next opener.
         let Some(shared) = log.upgrade() else { return Ok(None) };
@@ -317,6 +314,15 @@ impl Archive {
 
     /// Copies the oldest segment that the archive lacks, if that has a successor. Blocks.
     fn copy_next(&self, slot: &mut Option<Box<dyn Media>>, log: &Weak<Shared>) -> Result<bool, WalError> {
+        let copied = self.copy(slot, log);
+        if matches!(copied, Err(WalError::Fenced | WalError::Stopped)) {
+            // A former owner, or a log that was closed, leaves the archive's lock to the next one.
+            *slot = None;
+        }
+        copied
+    }
+
+    fn copy(&self, slot: &mut Option<Box<dyn Media>>, log: &Weak<Shared>) -> Result<bool, WalError> {
         let Some((media, shared)) = self.open(slot, log)? else { return Ok(false) };
         let up_to = self.up_to.load(Ordering::Acquire);
         let (start, end, bytes) = {
@@ -324,7 +330,6 @@ impl Archive {
             // A former owner has nothing to archive. What an owner has closed stays as it is under the
             // next one, so a copy that outlasts this ownership is the same as the next owner's.
             shared.check_claim()?;
-            shared.check_open()?;
             let starts = output.segments.starts();
             let next = starts.windows(2).find(|pair| up_to <= pair[0]).map(|pair| (pair[0], pair[1]));
             let Some((start, end)) = next.filter(|_| output.segments.is_ready()) else { return Ok(false) };

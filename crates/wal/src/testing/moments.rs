@@ -328,9 +328,9 @@ fn copy_all(from: &Path, to: &Path) {
     for entry in fs::read_dir(from).unwrap().map(|entry| entry.unwrap()) {
         let to = to.join(entry.file_name());
         if entry.path().is_dir() {
-            copy_all(&entry.path(), &to)
+            copy_all(&entry.path(), &to);
         } else {
-            drop(fs::copy(entry.path(), to).unwrap())
+            fs::copy(entry.path(), to).unwrap();
         }
     }
 }
@@ -354,8 +354,7 @@ async fn a_backup_that_ends_with_an_empty_segment_takes_no_other_line() {
             db.backup(&chain, BackupOptions::new()).await.unwrap();
         }
         db.shutdown().await.unwrap();
-        drop(db);
-        // Its ownership begins in the place of the empty segment.
+        // While there are handles of the former one. Its ownership begins in the place of the empty segment.
         let db = open(&dir, Some(&archive)).await.unwrap();
         world.put(&db, page, n + 8).await;
         db.wal().archive_now().await.unwrap();
