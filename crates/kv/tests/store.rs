@@ -204,7 +204,7 @@ async fn an_opening_waits_for_a_flush_that_outlasts_the_previous_store() {
     let kv = Kv::open(&options).await.unwrap();
     kv.put(b"a", b"1").await.unwrap();
     let log = kv.wal().clone();
-    kv.shutdown().await.unwrap();
+    drop(kv);
     let refused = Kv::open(&options).await;
     assert!(matches!(refused, Err(KvError::Log(WalError::InUse { .. }))), "{refused:?}");
     let opening = tokio::spawn(async move { Kv::open(&options).await });
