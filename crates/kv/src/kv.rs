@@ -130,8 +130,9 @@ impl Kv {
         self.tree.value_bytes_max()
     }
 
-    /// Writes everything, so that the next open has warm caches and nothing to redo. From the call on, changes
-    /// are refused; once it returns, the store can be opened again, even if others share this one.
+    /// Writes everything, so that the next open has warm caches and nothing to redo. From the call on,
+    /// changes are refused; once it returns, the store can be opened again, even if others share this
+    /// one.
     ///
     /// # Errors
     /// The first failure. The store is closed even then, as by a crash.

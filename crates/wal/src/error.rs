@@ -87,8 +87,8 @@ pub enum WalError {
     /// The log's archive.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// The log was closed ([`LoggedStore::shutdown`](crate::LoggedStore::shutdown)), or is being closed, or the
-    /// runtime ended during a background write.
+    /// The log was closed ([`LoggedStore::shutdown`](crate::LoggedStore::shutdown)), or is being closed,
+    /// or the runtime ended during a background write.
     #[error("the log was closed, or its runtime has ended")]
     Stopped,
 }

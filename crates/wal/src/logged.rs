@@ -372,12 +372,13 @@ impl LoggedStore {
         Line::open(&backup_log(from, number), archive)?.span()
     }
 
-    /// Closes the store cleanly, with nothing to free and nothing to redo: the next open reads no more than the
-    /// last segment of the log. (Commits that are not applied stay, and come back there.) From the call on
-    /// every change is refused with [`WalError::Stopped`], one whose pages are latched included, which have
-    /// their earlier contents again; of an operation of several records the first ones may stay alone, as
-    /// after a crash. Waits for all exclusive guards, so the caller must hold none. Once it returns, so is
-    /// every other call, and store, log and archive can be opened again, even if handles of them remain.
+    /// Closes the store cleanly, with nothing to free and nothing to redo: the next open reads no more
+    /// than the last segment of the log. (Commits that are not applied stay, and come back there.) From
+    /// the call on every change is refused with [`WalError::Stopped`], one whose pages are latched
+    /// included, which have their earlier contents again; of an operation of several records the first
+    /// ones may stay alone, as after a crash. Waits for all exclusive guards, so the caller must hold
+    /// none. Once it returns, so is every other call, and store, log and archive can be opened again,
+    /// even if handles of them remain.
     ///
     /// Every call returns the result of the first one. The shutdown continues if the future is dropped.
     ///

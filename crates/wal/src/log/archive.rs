@@ -63,8 +63,8 @@ impl Wal {
         self.archive_on(path, opens, SystemTime::now, LOOK_MAX)
     }
 
-    /// As [`Wal::archive_to`], on the medium that `opens` returns within `look_max`, with the times of `clock`:
-    /// for tests.
+    /// As [`Wal::archive_to`], on the medium that `opens` returns within `look_max`, with the times of
+    /// `clock`: for tests.
     ///
     /// # Errors
     /// As there.

@@ -22,8 +22,8 @@ impl Wal {
         if self.0.ending.load(Ordering::Acquire) { Err(WalError::Stopped) } else { Ok(()) }
     }
 
-    /// Gives the media of log and archive back, so that both can be opened again, whoever has handles of this
-    /// log. Waits for the operation that uses the log's medium.
+    /// Gives the media of log and archive back, so that both can be opened again, even if handles of this log
+    /// remain. Waits for the operation that uses the log's medium.
     pub(crate) async fn close(&self) {
         // Only a runtime that ends keeps it from running, and drops what has the media.
         let _ = self.0.run(Shared::close).await;

@@ -28,10 +28,10 @@ pub struct RedoSpan {
 }
 
 impl Wal {
-    /// What a recovery would read after `loss` at this moment, records in memory included, which a crash loses.
-    /// After a crash that is the log from the position on that the store has recorded, whatever the log is
-    /// kept for, and whatever a [`Hold`](crate::Hold) or an archive retains; after the loss of the SSD it is
-    /// all of the log. `None` for the loss of the SSD if the log is not kept for that.
+    /// What a recovery would read after `loss` at this moment, records in memory included, which a crash
+    /// loses. After a crash that is the log from the position on that the store has recorded, whatever
+    /// the log is kept for, and whatever a [`Hold`](crate::Hold) or an archive retains; after the loss of
+    /// the SSD it is all of the log. `None` for the loss of the SSD if the log is not kept for that.
     #[must_use]
     pub fn to_redo(&self, loss: Loss) -> Option<RedoSpan> {
         let oldest = self.oldest().0;
