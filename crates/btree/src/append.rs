@@ -47,7 +47,7 @@ impl<'t> Appender<'t> {
             let end = Node(&leaf).count();
             let mut m = MiniTx::on(self.tree.wal.as_ref(), leaf);
             edit::insert(&mut m, 0, end, &node::inline_cell(key, value));
-            self.leaf = Some(m.commit_keeping_first()?);
+            self.leaf = m.commit_keeping()?.1.pop();
             return Ok(());
         }
         self.tree.put(key, value).await?;

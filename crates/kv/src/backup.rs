@@ -78,7 +78,7 @@ impl Kv {
         let copy = Self::open(&options).await?;
         let lsn = copy.wal().end();
         let report = copy.check(|seen, of| progress(BackupProgress::Checking(seen, of))).await?;
-        copy.close().await?;
+        copy.shutdown().await?;
         if let Some(problem) = report.listed.into_iter().next() {
             return Err(KvError::BadCopy { problem });
         }
@@ -116,7 +116,7 @@ impl Kv {
                 progress(BackupProgress::Pages(pages, end.into()));
             }
         }
-        copy.close().await?;
+        copy.shutdown().await?;
         Ok(pages)
     }
 }

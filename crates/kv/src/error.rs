@@ -59,9 +59,6 @@ pub enum KvError {
     /// Operators cannot reach the store.
     #[error(transparent)]
     Control(#[from] pagetier_control::ListenError),
-    /// A task of the store did not end and still uses it.
-    #[error("the store is still in use")]
-    Busy,
     /// A backup's copy is not sound.
     #[error("the copy is not sound: {problem}")]
     BadCopy {

@@ -6,17 +6,18 @@ use pagetier_btree::{CheckReport, Scan, Tree};
 use pagetier_control::Control;
 use pagetier_wal::{LoggedStore, Recovered, Wal};
 use std::ops::RangeBounds;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// An open key-value store. Share it in an `Arc`; every method but [`Kv::close`] takes `&self`.
+/// An open key-value store. Share it in an `Arc`.
 ///
 /// A reader sees a change as soon as it is in the tree, which is shortly before it is durable. Dropping the
-/// store without [`Kv::close`] is equivalent to a crash: nothing that [`Kv::put`], [`Kv::delete`] or
+/// store without [`Kv::shutdown`] is equivalent to a crash: nothing that [`Kv::put`], [`Kv::delete`] or
 /// [`Kv::sync`] confirmed is lost.
 #[derive(Debug)]
 pub struct Kv {
     /// Dropped first: the next open may listen there.
-    pub(crate) control: Option<Control>,
+    pub(crate) control: Mutex<Option<Control>>,
     pub(crate) tree: Tree,
     pub(crate) logged: LoggedStore,
     pub(crate) stall_max: Duration,
@@ -129,15 +130,18 @@ impl Kv {
         self.tree.value_bytes_max()
     }
 
-    /// Writes everything, so that the next open has warm caches and nothing to redo.
+    /// Writes everything, so that the next open has warm caches and nothing to redo. From the call on,
+    /// changes are refused; once it returns, the store can be opened again, even if others share this
+    /// one.
     ///
     /// # Errors
     /// The first failure. The store is closed even then, as by a crash.
-    pub async fn close(self) -> Result<(), KvError> {
-        if let Some(control) = self.control {
+    pub async fn shutdown(&self) -> Result<(), KvError> {
+        let control = self.control.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(control) = control {
             control.end().await;
         }
-        Ok(self.logged.close().await?)
+        Ok(self.logged.shutdown().await?)
     }
 
     fn check_key(&self, key: &[u8]) -> Result<(), KvError> {

@@ -25,7 +25,7 @@
 //! while let Some((key, value)) = scan.next().await.unwrap() {
 //!     println!("{} is {}", String::from_utf8_lossy(&key), String::from_utf8_lossy(&value));
 //! }
-//! kv.close().await.unwrap();
+//! kv.shutdown().await.unwrap();
 //! # });
 //! ```
 

@@ -12,7 +12,7 @@ use pagetier::{
 };
 use pagetier_btree::Tree;
 use pagetier_wal::{Keep, LoggedStore, Wal, WalOptions};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// The reads and writes of each device that the costs of a remote home are the mean of.
@@ -83,10 +83,10 @@ impl Kv {
         }
         if options.control_socket {
             match pagetier_control::listen(kv.logged.store(), &pages).await {
-                Ok(control) => kv.control = Some(control),
+                Ok(control) => kv.control = Mutex::new(Some(control)),
                 Err(error) => {
                     // What it recovered stays so; the next open finds a store that was closed.
-                    kv.close().await?;
+                    kv.shutdown().await?;
                     return Err(error.into());
                 }
             }
@@ -111,6 +111,6 @@ impl Kv {
             None if logged.wal().is_new() => Tree::create(store, wal, space, logged.wal().id()).await?,
             None => return Err(KvError::NoMeta),
         };
-        Ok(Self { control: None, tree, logged, stall_max })
+        Ok(Self { control: Mutex::default(), tree, logged, stall_max })
     }
 }

@@ -164,7 +164,7 @@ async fn without_its_ssd(keep: Keep, clean: bool) -> World {
     }
     assert!(kv.store().stats().ssd.oldest_lsn.is_some(), "nothing is on the SSD alone");
     if clean {
-        kv.close().await.unwrap();
+        kv.shutdown().await.unwrap();
         world.restart(false, &mut SmallRng::seed_from_u64(2));
     } else {
         crash(&mut world, kv, 2).await;

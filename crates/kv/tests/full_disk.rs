@@ -39,5 +39,5 @@ async fn recover_without_room(disk: &SmallDisk) {
     disk.make_room();
     kv.put(b"more", b"room").await.unwrap();
     assert!(kv.check(|_, _| ()).await.unwrap().is_sound());
-    kv.close().await.unwrap();
+    kv.shutdown().await.unwrap();
 }

@@ -174,7 +174,7 @@ async fn check(directory: &Path, known: &mut [Known], close: bool, openings: &mu
         known.found(format_args!("key {number}"), version);
     }
     if close {
-        kv.close().await.unwrap();
+        kv.shutdown().await.unwrap();
     }
     report.entries
 }

@@ -183,7 +183,7 @@ async fn life(world: &World, model: &mut Model, rng: &mut SmallRng, ops: u64) ->
     }
     powered(world, soundness(&kv).await)?;
     if rng.random_bool(0.3) && !world.power.is_cut() {
-        let closed = kv.close().await;
+        let closed = kv.shutdown().await;
         if !world.power.is_cut() {
             closed.map_err(|error| format!("close: {error}"))?;
             model.confirm();

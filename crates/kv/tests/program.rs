@@ -109,7 +109,7 @@ fn a_store_in_use_refuses_every_command_and_is_not_disturbed() {
         let last = writer.await.unwrap() - 1;
         let found = store.get(key(last % 500).as_bytes()).await.unwrap();
         assert_eq!(found, Some(last.to_le_bytes().to_vec()));
-        Arc::into_inner(store).unwrap().close().await.unwrap();
+        store.shutdown().await.unwrap();
     });
     assert_eq!(entries(&dir), 500);
 }
@@ -286,7 +286,7 @@ fn an_ssd_that_only_the_options_name_is_said_to_be_unused() {
     runtime.block_on(async {
         let kv = Kv::open(&Options::new(&dir).pool_bytes(8 << 20)).await.unwrap();
         kv.store().ssd().set_mode(pagetier::SsdMode::Off).await.unwrap();
-        kv.close().await.unwrap();
+        kv.shutdown().await.unwrap();
     });
     let got = kv(&dir, &["get", "user0000000001"]);
     let text = String::from_utf8_lossy(&got.stderr).into_owned();

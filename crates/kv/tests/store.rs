@@ -44,7 +44,7 @@ async fn keys_and_values_of_every_length_come_back_and_longer_ones_are_refused()
         assert!(matches!(kv.put(&long, b"x").await, Err(KvError::BadKey { .. })));
         let long = vec![1; value_max + 1];
         assert!(matches!(kv.put(b"k", &long).await, Err(KvError::ValueTooLong { .. })));
-        kv.close().await.unwrap();
+        kv.shutdown().await.unwrap();
         let kv = Kv::open(&options).await.unwrap();
         assert_eq!(kv.recovered().applied, 0, "a closed store has nothing to redo");
         expect_sound(&kv).await;
@@ -144,7 +144,7 @@ async fn a_backup_under_load_is_the_store_at_one_moment() {
         assert!(z >= before && (a == z || a == z + 1), "a is {a}, z {z}, {before} before");
         // The copy is a store of its own.
         copied.put(b"only here", b"1").await.unwrap();
-        copied.close().await.unwrap();
+        copied.shutdown().await.unwrap();
     }
     done.store(true, Ordering::Release);
     assert!(writer.await.unwrap() > 10);
@@ -204,7 +204,7 @@ async fn an_opening_waits_for_a_flush_that_outlasts_the_previous_store() {
     let kv = Kv::open(&options).await.unwrap();
     kv.put(b"a", b"1").await.unwrap();
     let log = kv.wal().clone();
-    kv.close().await.unwrap();
+    drop(kv);
     let refused = Kv::open(&options).await;
     assert!(matches!(refused, Err(KvError::Log(WalError::InUse { .. }))), "{refused:?}");
     let opening = tokio::spawn(async move { Kv::open(&options).await });
@@ -212,7 +212,7 @@ async fn an_opening_waits_for_a_flush_that_outlasts_the_previous_store() {
     drop(log);
     let kv = opening.await.unwrap().unwrap();
     assert_eq!(kv.get(b"a").await.unwrap().as_deref(), Some(&b"1"[..]));
-    kv.close().await.unwrap();
+    kv.shutdown().await.unwrap();
 }
 
 fn kv(directory: &Path, arguments: &[&str]) -> Output {

@@ -215,7 +215,7 @@ fn the_list_of_backups_says_to_which_moments_an_archive_leads() {
         change.write(page, 0, b"later");
         db.commit(change).await.unwrap();
         let end = db.wal().archive_now().await.unwrap();
-        db.close().await.unwrap();
+        db.shutdown().await.unwrap();
         end
     });
     let (code, list) = json(&["backups", "list", &chain, "--archive", &archive]);

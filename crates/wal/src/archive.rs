@@ -42,7 +42,9 @@ pub(crate) struct Archive {
 pub struct Archived {
     /// The archive durably has the log up to this position; 0 if it has nothing yet.
     pub up_to: Lsn,
-    /// Why the last copy failed: the log keeps what the archive lacks, and copies are tried again.
+    /// Why the last copy failed: the log keeps what the archive lacks, and copies are tried again. After
+    /// [`WalError::Fenced`] they are not, since another owner archives the log: nothing is copied until the
+    /// log completes another segment, as it does if this owner is confirmed after all.
     pub failure: Option<WalError>,
 }
 
@@ -66,14 +68,20 @@ impl Archive {
 
     pub(crate) fn note<T>(&self, done: &Result<T, WalError>) {
         let before = std::mem::replace(&mut *self.failure.lock(), done.as_ref().err().cloned());
-        let error = done.as_ref().err().filter(|error| !matches!(error, WalError::Fenced));
-        if let (Some(error), None) = (error, &before) {
-            // Once: it may fail for days. (A former owner has nothing to archive, and may own it again.)
-            tracing::warn!(
+        let was_fenced = matches!(before, Some(WalError::Fenced));
+        // Once: it may fail for days.
+        match done.as_ref().err() {
+            Some(error @ WalError::Fenced) if !was_fenced => tracing::warn!(
+                archive = %self.path.display(),
+                %error,
+                "the log is no longer archived here, unless this owner is confirmed and writes on"
+            ),
+            Some(error) if before.is_none() => tracing::warn!(
                 archive = %self.path.display(),
                 error = %pagetier::errors::Causes(error),
                 "the log cannot be archived, and grows until it can; it is tried again"
-            );
+            ),
+            _ => {}
         }
     }
 }

@@ -17,7 +17,7 @@
 //! change.write(one, 0, b"both or");
 //! change.write(other, 0, b"neither");
 //! db.commit(change)?; // durable
-//! db.close()?;
+//! db.shutdown()?;
 //! # Ok(())
 //! # }
 //! ```
@@ -208,12 +208,11 @@ impl LoggedStore {
         driver.block_on(logged::LoggedStore::restore(builder, log, from, number))
     }
 
-    /// See [`LoggedStore::close`](crate::LoggedStore::close).
+    /// See [`LoggedStore::shutdown`](crate::LoggedStore::shutdown).
     ///
     /// # Errors
     /// As there.
-    pub fn close(self) -> Result<(), CheckpointError> {
-        let Self { logged, driver } = self;
-        driver.block_on(logged.close())
+    pub fn shutdown(&self) -> Result<(), CheckpointError> {
+        self.block_on(self.logged.shutdown())
     }
 }

@@ -98,10 +98,11 @@ async fn bring_home_found(store: &PageStore, wal: &Wal) -> Result<(), Checkpoint
 /// Makes a recovery after a crash short: writes the pages with the oldest changes if that is due.
 async fn shorten(store: &PageStore, wal: &Wal) -> Result<(), CheckpointError> {
     let capacity = wal.capacity_bytes();
-    let mut written = Ok(());
+    let mut up_to = wal.crowded();
     if wal.len_bytes() > capacity / 4 * 3 {
-        written = store.flush_to(Lsn(wal.end().0.saturating_sub(capacity / 8 * 5))).await;
+        up_to = up_to.max(wal.end().0.saturating_sub(capacity / 8 * 5));
     }
+    let written = if up_to > 0 { store.flush_to(Lsn(up_to)).await } else { Ok(()) };
     truncate(store, wal, false).await?;
     Ok(written?)
 }

@@ -87,13 +87,14 @@ pub enum WalError {
     /// The log's archive.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// The log was closed, or the runtime ended during a background write.
+    /// The log was closed ([`LoggedStore::shutdown`](crate::LoggedStore::shutdown)), or is being closed,
+    /// or the runtime ended during a background write.
     #[error("the log was closed, or its runtime has ended")]
     Stopped,
 }
 
 /// Why a checkpoint failed. The log still has everything that a recovery needs.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
     /// The store failed.

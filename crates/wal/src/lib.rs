@@ -28,6 +28,7 @@ pub use device_media::DeviceMedia;
 pub use error::{ArchiveError, CheckpointError, Moment, WalError};
 pub use guard::Guard;
 pub use log::minitx::MiniTx;
+pub use log::room::RedoSpan;
 pub use log::unfit::UnfitLog;
 pub use log::{Hold, Wal};
 pub use logged::{LoggedBackupError, LoggedStore};

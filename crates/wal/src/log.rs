@@ -27,6 +27,7 @@
 //! [`MiniTx::commit`]: crate::MiniTx::commit
 
 pub(crate) mod archive;
+mod end;
 mod frees;
 pub(crate) mod minitx;
 mod ownership;
@@ -91,6 +92,10 @@ pub(crate) struct Shared {
     durable: AtomicU64,
     /// The start of the segment where a recovery after a crash begins.
     needed: AtomicU64,
+    /// The start of the segment where the next open would begin to read after a crash.
+    redo: AtomicU64,
+    /// See [`Wal::crowded`].
+    crowded: AtomicU64,
     /// The start of the log's oldest segment, which a [`Hold`] may keep.
     oldest: AtomicU64,
     end: AtomicU64,
@@ -137,6 +142,10 @@ pub(crate) struct Shared {
     scarce: AtomicBool,
     /// No truncation will follow: waiting for one is pointless.
     abandoned: AtomicBool,
+    /// Nothing is appended any more. Set under `state`.
+    ending: AtomicBool,
+    /// The medium was given back. Set under `output`.
+    closed: AtomicBool,
     /// The most bytes that a record can have.
     record_bytes_max: u64,
     turn: Arc<tokio::sync::Mutex<()>>,
@@ -334,6 +343,8 @@ impl Wal {
             // What precedes the oldest segment. What was found need not be, before the log is in use.
             durable: AtomicU64::new(oldest),
             needed: AtomicU64::new(oldest),
+            redo: AtomicU64::new(oldest),
+            crowded: AtomicU64::new(0),
             oldest: AtomicU64::new(oldest),
             end: AtomicU64::new(end),
             id,
@@ -359,6 +370,8 @@ impl Wal {
             second: AtomicU64::new(u64::MAX),
             scarce: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
+            ending: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             record_bytes_max,
             turn: Arc::default(),
             writes: AtomicU64::new(0),
@@ -420,7 +433,8 @@ impl Wal {
         Lsn(self.0.oldest.load(Ordering::Acquire))
     }
 
-    /// The length at which [`Wal::has_room`] waits, in bytes.
+    /// The length since the position from which a crash needs the log at which [`Wal::has_room`] waits, in
+    /// bytes. What is kept for the loss of the SSD has a limit of its own.
     #[must_use]
     pub fn capacity_bytes(&self) -> u64 {
         self.0.options.capacity_bytes
@@ -445,7 +459,7 @@ impl Wal {
     /// Appends the operations of a mini-transaction and sets its LSN on the pages.
     ///
     /// # Errors
-    /// [`WalError::TooLong`].
+    /// [`WalError::TooLong`], [`WalError::Stopped`].
     pub(crate) fn append_pages<G: Guard>(
         &self,
         pages: &mut [G],
@@ -453,7 +467,7 @@ impl Wal {
         freed: &[PageId],
     ) -> Result<Lsn, WalError> {
         self.fits(record::pages_bytes(pages.len(), ops, freed.len()))?;
-        let mut state = self.0.state.lock();
+        let mut state = self.0.to_append()?;
         let at = state.end;
         if let Some(newest) = pages.iter().map(|page| page.lsn().0).max().filter(|newest| *newest > at) {
             // The records that made the page as it is are missing. Redo would skip this one, since the page
@@ -480,10 +494,10 @@ impl Wal {
     /// once [`Wal::flush`] of the LSN returns; apply the operations only then.
     ///
     /// # Errors
-    /// [`WalError::TooLong`]: nothing was appended.
+    /// [`WalError::TooLong`], and [`WalError::Stopped`] if the log is being closed: nothing was appended.
     pub fn append_commit(&self, operations: &[u8]) -> Result<Lsn, WalError> {
         self.fits(record::bytes_with(operations.len()))?;
-        let mut state = self.0.state.lock();
+        let mut state = self.0.to_append()?;
         let at = state.end;
         let lsn = record::put(&mut state.buf, at, Kind::Commit, |body| body.extend_from_slice(operations));
         state.unapplied.insert(lsn);
@@ -491,9 +505,10 @@ impl Wal {
     }
 
     /// Records that every operation of the commit at `commit` has been applied to the trees' pages, and has
-    /// its page record in the log.
+    /// its page record in the log. If the log is being closed, appends nothing, and the next open returns the
+    /// commit again; the result is the log's end then.
     pub fn append_applied(&self, commit: Lsn) -> Lsn {
-        let mut state = self.0.state.lock();
+        let Ok(mut state) = self.0.to_append() else { return self.end() };
         let at = state.end;
         let lsn = record::put(&mut state.buf, at, Kind::Applied, |body| {
             body.extend_from_slice(&commit.0.to_le_bytes());
@@ -505,13 +520,13 @@ impl Wal {
 
     /// Appends that a space is removed: redo needs none of its pages. See
     /// [`LoggedStore::drop_space`](crate::LoggedStore::drop_space).
-    pub(crate) fn append_removal(&self, space: SpaceId) -> Lsn {
-        let mut state = self.0.state.lock();
+    pub(crate) fn append_removal(&self, space: SpaceId) -> Result<Lsn, WalError> {
+        let mut state = self.0.to_append()?;
         let at = state.end;
         let lsn = record::put(&mut state.buf, at, Kind::Removal, |body| {
             body.extend_from_slice(&u64::from(space.0).to_le_bytes());
         });
-        self.appended(&mut state, lsn)
+        Ok(self.appended(&mut state, lsn))
     }
 
     fn appended(&self, state: &mut State, lsn: u64) -> Lsn {
@@ -626,7 +641,9 @@ impl Wal {
     /// Whether [`Wal::truncate`] would probably remove a segment.
     #[must_use]
     pub fn can_truncate(&self, keep: Lsn) -> bool {
-        keep.0.saturating_sub(self.0.needed.load(Ordering::Acquire)) > self.0.options.segment_bytes()
+        let is_long =
+            keep.0.saturating_sub(self.0.needed.load(Ordering::Acquire)) > self.0.options.segment_bytes();
+        is_long || (1..keep.0).contains(&self.crowded())
     }
 
     /// Removes the segments whose records are all older than `needed` (the start of a recovery after a
@@ -643,9 +660,9 @@ impl Wal {
         let held = self.0.state.lock().holds.values().copied().min().unwrap_or(u64::MAX);
         let kept = keep.min(needed);
         let mut keep = kept.min(Lsn(held));
-        // Also if the log stays as it is, for the loss of an SSD: the next open redoes what follows.
-        let recorded = self.0.from.load(Ordering::Acquire) + self.0.options.segment_bytes();
-        let lags = self.keep() == Keep::ForSsdLoss && recorded < needed.0;
+        // Also if the log stays as it is, for the loss of an SSD, a hold or an archive: the next open redoes
+        // what follows, however long the log has become.
+        let lags = self.0.from.load(Ordering::Acquire) + self.0.options.segment_bytes() < needed.0;
         if lags || self.0.second.load(Ordering::Acquire) < keep.0 {
             self.record(needed).await.map_err(|error| WalError::Unrecorded(Arc::new(error)))?;
         } else {
@@ -663,10 +680,10 @@ impl Wal {
         tokio::task::spawn_blocking(cut).await.map_err(|_| WalError::Stopped)?
     }
 
-    /// The segments that a recovery reads, oldest first.
-    pub(crate) fn needed_starts(&self) -> Vec<u64> {
+    /// Where a recovery begins to read, and the segments from there on, oldest first.
+    pub(crate) fn needed_starts(&self) -> (u64, Vec<u64>) {
         let needed = self.0.needed.load(Ordering::Acquire);
-        self.segment_starts().into_iter().filter(|start| needed <= *start).collect()
+        (needed, self.segment_starts().into_iter().filter(|start| needed <= *start).collect())
     }
 
     /// The segments' positions, oldest first.
@@ -683,6 +700,7 @@ impl Wal {
         self.check_owner()?;
         // The lock keeps further records from becoming durable.
         let mut output = self.0.output.lock();
+        self.0.check_open()?;
         let durable = output.reached;
         output.segments.read(start, durable)
     }
@@ -695,6 +713,7 @@ impl Wal {
     /// The durable part of one segment up to `end`, for a copy of the log.
     pub(crate) fn whole_segment(&self, start: u64, end: Lsn) -> Result<Vec<u8>, WalError> {
         let mut output = self.0.output.lock();
+        self.0.check_open()?;
         let end = output.reached.min(end.0);
         output.segments.whole(start, end)
     }
@@ -726,6 +745,7 @@ impl Shared {
 
     /// Takes the log into use: what was found is durable from here on.
     fn ready(&self, output: &mut Output) -> Result<(), WalError> {
+        self.check_open()?;
         if !output.segments.is_ready() {
             output.segments.ready()?;
             output.segments.reserve(self.options.segment_bytes());
@@ -802,8 +822,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Refuses an owner that may not be one any more.
+    /// Refuses an owner that may not be one any more, and a log that was closed.
     fn check_claim(&self) -> Result<(), WalError> {
+        self.check_open()?;
         let store = self.store.lock().upgrade();
         if store.is_none_or(|store| store.is_owner()) { Ok(()) } else { Err(WalError::Fenced) }
     }

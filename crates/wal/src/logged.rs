@@ -18,6 +18,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
 /// How long an open waits for the log: a write whose caller was dropped may outlast the previous store.
@@ -34,7 +35,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// A page store and its log, recovered and kept short: what an engine opens. Derefs to the store.
 ///
 /// Change pages through a [`MiniTx`]: changes without one may be lost, or last without the others of their
-/// transaction. Dropping this without [`LoggedStore::close`] is equivalent to a crash, and safe.
+/// transaction. Dropping this without [`LoggedStore::shutdown`] is equivalent to a crash, and safe.
 #[derive(Debug)]
 pub struct LoggedStore {
     // Dropped first: it uses the others.
@@ -42,6 +43,8 @@ pub struct LoggedStore {
     recovered: Recovered,
     store: Arc<PageStore>,
     wal: Wal,
+    /// How the shutdown ended. Locked while it runs.
+    ended: Arc<Mutex<Option<Result<(), CheckpointError>>>>,
 }
 
 /// Why a backup or its restoration failed.
@@ -103,7 +106,13 @@ impl LoggedStore {
     /// As [`recover`].
     pub async fn recovered_from(store: Arc<PageStore>, wal: Wal) -> Result<Self, RecoverError> {
         let recovered = recover(&store, &wal).await?;
-        Ok(Self { checkpoints: Checkpoints::start(&store, &wal), recovered, store, wal })
+        Ok(Self {
+            checkpoints: Checkpoints::start(&store, &wal),
+            recovered,
+            store,
+            wal,
+            ended: Arc::default(),
+        })
     }
 
     /// The store, for owned guards and for structures that share it.
@@ -138,9 +147,10 @@ impl LoggedStore {
     /// the log first; if its medium was full, it tries a checkpoint, which gives room back. Cancel-safe.
     ///
     /// # Errors
-    /// The log fails, or is full ([`WalError::Full`]) and checkpoints do not shorten it.
+    /// The log fails, is closed, or is full ([`WalError::Full`]) and checkpoints do not shorten it.
     pub async fn admit(&self, wait: Duration) -> Result<(), WalError> {
         let wal = &self.wal;
+        wal.check_changes()?;
         let mut works = if wal.is_failing() { wal.flush(wal.end()).await } else { Ok(()) };
         // It lets records that wait have the reserve, and sets one aside anew before another record takes the
         // room: otherwise a full disk would refuse the very change that frees pages.
@@ -159,7 +169,7 @@ impl LoggedStore {
             let step = left.min(LOOK_AGAIN);
             tokio::select! {
                 biased;
-                () = &mut room => return Ok(()),
+                () = &mut room => return wal.check_changes(),
                 () = sleep(step) => left -= step,
             }
         }
@@ -173,8 +183,9 @@ impl LoggedStore {
     /// the future is dropped, the change has happened, and becomes durable with a later one.
     ///
     /// # Errors
-    /// [`WalError::TooLong`]: nothing has changed. Otherwise the log failed: the change is visible, and
-    /// becomes durable once the log works again; a crash before that loses it.
+    /// [`WalError::TooLong`], and [`WalError::Stopped`] while the store is being closed: nothing has changed.
+    /// Otherwise the log failed: the change is visible, and becomes durable once the log works again; a crash
+    /// before that loses it.
     pub async fn commit<G: Guard>(&self, change: MiniTx<'_, G>) -> Result<Lsn, WalError> {
         let (lsn, gives_room) = change.record()?;
         self.make_durable(lsn, gives_room).await?;
@@ -234,13 +245,14 @@ impl LoggedStore {
     /// The log failed: the space is there, and may be gone after a crash, unless a page of it is changed by a
     /// later record. The store failed: see there.
     pub async fn drop_space(&self, space: SpaceId) -> Result<(), CheckpointError> {
+        self.wal.check_changes()?;
         // A record of a space that does not exist would remove the one that gets this id.
         self.store.spaces().pages(space)?;
         let (wal, store) = (self.wal.clone(), Arc::clone(&self.store));
         // In a task of its own: after the record, a caller that gave up would leave a space that looks as
         // before, and is gone after a crash.
         let dropping = tokio::spawn(async move {
-            wal.flush(wal.append_removal(space)).await?;
+            wal.flush(wal.append_removal(space)?).await?;
             Ok(store.spaces().drop(space).await?)
         });
         dropping.await.map_err(|_| WalError::Stopped)?
@@ -252,6 +264,7 @@ impl LoggedStore {
     /// # Errors
     /// As [`checkpoint`].
     pub async fn checkpoint(&self) -> Result<(), CheckpointError> {
+        self.wal.check_changes()?;
         checkpoint(&self.store, &self.wal).await
     }
 
@@ -267,6 +280,7 @@ impl LoggedStore {
     /// # Cancel safety
     /// A dropped call leaves the chain unchanged, or completes the backup in the background.
     pub async fn backup(&self, to: &Path, options: BackupOptions) -> Result<BackupReport, LoggedBackupError> {
+        self.wal.check_changes()?;
         // Retain the log from before the backup until it is copied: the pages are from different moments, and
         // redo of all changes since brings them to one.
         let hold = Arc::new(self.wal.hold().0);
@@ -358,33 +372,68 @@ impl LoggedStore {
         Line::open(&backup_log(from, number), archive)?.span()
     }
 
-    /// Closes the store cleanly, with nothing to free and nothing to redo. Waits for all guards. The store is
-    /// closed even if handles of it remain. Dropping the future is like a crash.
+    /// Closes the store cleanly, with nothing to free and nothing to redo: the next open reads no more
+    /// than the last segment of the log. (Commits that are not applied stay, and come back there.) From
+    /// the call on every change is refused with [`WalError::Stopped`], one whose pages are latched
+    /// included, which have their earlier contents again; of an operation of several records the first
+    /// ones may stay alone, as after a crash. Waits for all exclusive guards, so the caller must hold
+    /// none. Once it returns, so is every other call, and store, log and archive can be opened again,
+    /// even if handles of them remain.
+    ///
+    /// Every call returns the result of the first one. The shutdown continues if the future is dropped.
     ///
     /// # Errors
-    /// The first failure. The store is closed even then, as by a crash, once its last handle is dropped.
-    pub async fn close(self) -> Result<(), CheckpointError> {
-        let Self { checkpoints, store, wal, .. } = self;
-        drop(checkpoints);
-        if wal.is_failing() {
-            // A log without room can still be shortened. Should this fail, so does what follows.
-            let _ = checkpoint(&store, &wal).await;
-        }
-        let freed = wal.free_pending(&store).await;
-        store.sync().await?;
-        let end = wal.end();
-        // Once everything is written, the set of pages that only the SSD has can only shrink.
-        let from = if wal.keep() == Keep::ForSsdLoss { store.redo_from(end, Loss::Ssd).await? } else { end };
-        // The log that the next open finds must end here.
-        wal.flush(end).await?;
-        // Others may have changed pages meanwhile, through clones.
-        let pages = store.min_recovery_lsn().unwrap_or(end);
-        let needed = end.min(pages).min(wal.oldest_unfinished().unwrap_or(end));
-        wal.record(needed).await?;
-        store.shutdown().await?;
-        wal.truncate(needed, from.min(needed)).await?;
-        freed.map(drop)
+    /// The first failure. The store is closed even then, as by a crash.
+    pub async fn shutdown(&self) -> Result<(), CheckpointError> {
+        self.wal.check_owner()?;
+        self.checkpoints.end();
+        self.wal.refuse_changes();
+        let (store, wal, ended) = (Arc::clone(&self.store), self.wal.clone(), Arc::clone(&self.ended));
+        let ending = tokio::spawn(async move {
+            let mut ended = ended.lock().await;
+            if ended.is_none() {
+                *ended = Some(end(&store, &wal).await);
+            }
+            ended.clone()
+        });
+        ending.await.ok().flatten().unwrap_or(Err(WalError::Stopped.into()))
     }
+}
+
+/// See [`LoggedStore::shutdown`].
+async fn end(store: &Arc<PageStore>, wal: &Wal) -> Result<(), CheckpointError> {
+    if wal.is_failing() {
+        // A log without room can still be shortened. Should this fail, so does what follows.
+        let _ = checkpoint(store, wal).await;
+    }
+    let freed = wal.free_pending(store).await;
+    let written = write_all(store, wal).await;
+    // Whatever has failed: its locks must not stay.
+    let closed = store.shutdown().await;
+    let cut = match written {
+        Ok((needed, from)) if closed.is_ok() => wal.truncate(needed, from).await.map_err(Into::into),
+        written => written.map(drop),
+    };
+    wal.close().await;
+    cut?;
+    closed?;
+    freed.map(drop)
+}
+
+/// Makes everything durable, and records what the next open needs of the log. Returns which of it is needed
+/// for a crash, and which for what the log is kept for.
+async fn write_all(store: &PageStore, wal: &Wal) -> Result<(Lsn, Lsn), CheckpointError> {
+    store.sync().await?;
+    let end = wal.end();
+    // Once everything is written, the set of pages that only the SSD has can only shrink.
+    let from = if wal.keep() == Keep::ForSsdLoss { store.redo_from(end, Loss::Ssd).await? } else { end };
+    // The log that the next open finds must end here.
+    wal.flush(end).await?;
+    // Pages may have been changed without a record meanwhile.
+    let pages = store.min_recovery_lsn().unwrap_or(end);
+    let needed = end.min(pages).min(wal.oldest_unfinished().unwrap_or(end));
+    wal.record(needed).await?;
+    Ok((needed, from.min(needed)))
 }
 
 impl Deref for LoggedStore {

@@ -89,7 +89,7 @@ impl Line {
         later.retain(|later| start <= *later);
         if !later.contains(&start) {
             starts.push(start);
-        } else if !records.is_empty() && !archive::read(&mut archive, start)?.0.starts_with(&whole) {
+        } else if !is_one_line(&mut log, &mut archive, (segment, &whole), starts.last())? {
             return Err(ArchiveError::OtherTimeline { path: archive.path(start) }.into());
         }
         let both = starts.into_iter().map(|start| (From::Backup, start));
@@ -200,6 +200,32 @@ impl Line {
         })?;
         Ok(id)
     }
+}
+
+/// Whether the archive has the history of the backup, whose last segments these are.
+fn is_one_line(
+    log: &mut FileMedia,
+    archive: &mut FileMedia,
+    (last, whole): (Segment, &[u8]),
+    before: Option<&u64>,
+) -> Result<bool, WalError> {
+    let (theirs, _) = archive::read(archive, last.start)?;
+    if whole.len() > with_prefix(last, &[]).len() {
+        return Ok(theirs.starts_with(whole));
+    }
+    // Without a record, the last segment says nothing of the pages: an open after the backup has begun its
+    // ownership in its place. The one before has the newest record, unless the archive begins here.
+    if let Some(&before) = before {
+        let mine = log.read(before).map_err(copy::at(&log.path(before)))?;
+        match archive::read(archive, before) {
+            // A restoration does not need it.
+            Err(ArchiveError::Damaged { .. }) => {}
+            Err(ArchiveError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+            found => return Ok(found?.0 == mine),
+        }
+    }
+    let found = split(last.start, theirs).map(|(segment, _)| (segment.generation, segment.previous));
+    Ok(found.is_some_and(|(own, previous)| [own, previous].contains(&last.generation)))
 }
 
 /// A segment whose bytes are all sound, without what precedes its records.

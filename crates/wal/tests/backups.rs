@@ -92,7 +92,7 @@ impl World {
         let db = open(&to).await;
         let id = PageId::new(db.spaces().find("t").unwrap(), 0);
         let value = db.get(id).await.unwrap()[0];
-        db.close().await.unwrap();
+        db.shutdown().await.unwrap();
         value
     }
 

@@ -74,10 +74,32 @@ async fn a_crash_keeps_what_was_committed_and_a_close_leaves_nothing_to_redo() {
     crash(db).await;
     let db = open(dir.path()).await.unwrap();
     assert!(get(&db).await == 1_299 && db.recovered().records > 0);
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
     let db = open(dir.path()).await.unwrap();
     assert_eq!((get(&db).await, db.recovered().applied), (1_299, 0));
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_shared_store_is_shut_down_once_and_can_be_opened_while_handles_remain() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Arc::new(open(dir.path()).await.unwrap());
+    put(&db, 1).await;
+    let (space, oldest) = (space(&db).await, db.wal().oldest().0);
+    let (first, second) = tokio::join!(db.shutdown(), db.shutdown());
+    first.and(second).and(db.shutdown().await).unwrap();
+    assert!(matches!(db.begin::<PageMut<'_>>().await, Err(WalError::Stopped)));
+    assert!(matches!(db.checkpoint().await, Err(CheckpointError::Log(WalError::Stopped))));
+    assert!(matches!(db.drop_space(space).await, Err(CheckpointError::Log(WalError::Stopped))));
+    assert!(matches!(db.wal().append_commit(b"late"), Err(WalError::Stopped)));
+    assert!(matches!(db.wal().segment(oldest), Err(WalError::Stopped)));
+    assert!(matches!(db.get(PageId::new(space, 0)).await, Err(Error::Closed)));
+    db.wal().flush(db.wal().end()).await.unwrap();
+    let again = open(dir.path()).await.unwrap();
+    assert_eq!((get(&again).await, again.recovered().applied), (1, 0));
+    drop(db);
+    put(&again, 2).await;
+    again.shutdown().await.unwrap();
 }
 
 #[tokio::test]
@@ -99,7 +121,7 @@ async fn owned_guards_and_borrowed_ones_are_logged_alike() {
     let kept: PageMut<'_> = {
         let mut change = MiniTx::on(Some(db.wal()), db.get_mut(page).await.unwrap());
         change.write(0, 200, b"kept");
-        change.commit_keeping_first().unwrap()
+        change.commit_keeping().unwrap().1.remove(0)
     };
     let lsn = kept.lsn();
     drop(kept);
@@ -109,7 +131,7 @@ async fn owned_guards_and_borrowed_ones_are_logged_alike() {
     let found = db.get(page).await.unwrap();
     assert!(found[100..105] == *b"owned" && found[200..204] == *b"kept");
     drop(found);
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
 }
 
 #[tokio::test]
@@ -131,7 +153,7 @@ async fn a_freed_page_is_free_after_a_crash_and_its_number_is_used_again() {
         assert_eq!(db.recovered().freed, freed);
         assert!(matches!(db.get(page).await, Err(Error::NoSuchPage { .. })));
         assert_eq!(db.allocate(page.space).await.unwrap().id(), page);
-        db.close().await.unwrap();
+        db.shutdown().await.unwrap();
     }
 }
 
@@ -149,7 +171,7 @@ async fn a_removed_space_needs_no_redo() {
     assert!(db.recovered().records > 0 && db.spaces().find("t").is_none());
     // The next space has the id that was asked for too early.
     put(&db, 3).await;
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
     let db = open(dir.path()).await.unwrap();
     assert_eq!(get(&db).await, 3);
     // Removed without the log: redo misses it.
@@ -169,7 +191,7 @@ async fn log_and_pages_that_do_not_belong_together_are_refused_and_nothing_chang
         for value in 0..1_300 {
             put(&db, value).await;
         }
-        db.close().await.unwrap();
+        db.shutdown().await.unwrap();
     }
     let path = |name| dir.path().join(name);
     fs::rename(path("log"), path("aside")).unwrap();
@@ -189,7 +211,7 @@ async fn log_and_pages_that_do_not_belong_together_are_refused_and_nothing_chang
     fs::rename(path("aside"), path("pages")).unwrap();
     let db = open(dir.path()).await.unwrap();
     assert_eq!(get(&db).await, 1_299);
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -220,7 +242,7 @@ async fn backups_under_load_are_the_store_at_one_moment() {
         let value = get(&restored).await;
         assert!((before..=after).contains(&value), "{value} of {before} to {after}");
         put(&restored, 1).await;
-        restored.close().await.unwrap();
+        restored.shutdown().await.unwrap();
         let again = LoggedStore::restore(builder(&to), &to.join("log"), &chain, number).await;
         assert!(matches!(again, Err(LoggedBackupError::Log(WalError::Io { .. }))), "{again:?}");
     }
@@ -275,17 +297,17 @@ async fn a_close_keeps_the_commits_that_are_not_applied() {
     for value in 0..300 {
         put(&db, value).await;
     }
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
     let db = open(dir.path()).await.unwrap();
     assert_eq!(db.recovered().commits, [(commit, b"waiting".to_vec())].into());
     db.wal().append_applied(commit);
     put(&db, 300).await;
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
     let db = open(dir.path()).await.unwrap();
     assert!(db.recovered().commits.is_empty());
     // Nothing keeps the log any longer: its last segment is left, and the one that this open began.
     assert_eq!(db.wal().segment_starts().len(), 2);
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
 }
 
 #[tokio::test]
@@ -308,13 +330,13 @@ async fn a_record_beyond_the_capacity_is_refused_with_the_size_that_fits() {
         put(&db, value).await;
     }
     db.checkpoint().await.unwrap();
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
     let db = open(dir.path()).await.unwrap();
     assert_eq!(get(&db).await, 299);
     let created = db.get_or_create(PageId::new(space, 79)).await.unwrap();
     assert!(created.iter().all(|byte| *byte == 0), "the change was refused");
     drop(created);
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
 }
 
 #[tokio::test]
@@ -335,7 +357,7 @@ async fn a_log_that_cannot_be_shortened_refuses_changes_with_the_cause() {
     db.admit(Duration::from_secs(10)).await.unwrap();
     put(&db, 2).await;
     assert_eq!(get(&db).await, 2);
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
 }
 
 /// One change of both pages through the blocking form, whose threads share syncs.
@@ -380,12 +402,12 @@ async fn the_blocking_form_opens_changes_frees_backs_up_restores_and_closes() {
     let db = open(&dir);
     let value = |db: &blocking::LoggedStore| db.get(PageId::new(space, 1)).unwrap()[0];
     assert_eq!(value(&db), 7);
-    db.close().unwrap();
+    db.shutdown().unwrap();
     blocking::LoggedStore::restore(builder(&copy), &copy.join("log"), &chain, report.number).unwrap();
     let db = open(&copy);
     assert_eq!(value(&db), 7);
     db.drop_space(space).unwrap();
-    db.close().unwrap();
+    db.shutdown().unwrap();
 }
 
 /// The background checkpoint that is running holds the store, but no longer than the store's owner.
@@ -405,5 +427,5 @@ async fn a_store_that_is_dropped_during_a_checkpoint_is_free_at_once() {
         drop(db);
         assert_eq!(store.strong_count(), 0, "after {turns} turns");
     }
-    open(dir.path()).await.unwrap().close().await.unwrap();
+    open(dir.path()).await.unwrap().shutdown().await.unwrap();
 }

@@ -107,5 +107,5 @@ async fn pages_are_freed_on_a_full_disk() {
     db.checkpoint().await.unwrap();
     std::fs::remove_file(disk.0.join("ballast")).unwrap();
     put(&db, page(0), 9_000).await.unwrap();
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
 }

@@ -120,14 +120,14 @@ async fn refused(dir: &Path, builder: Builder) -> UnfitLog {
 async fn with_older_copy(dir: &Path, closes: bool) -> PathBuf {
     let db = open(dir).await.unwrap();
     put_all(&db, 1).await;
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
     copy(&dir.join("log"), &dir.join("older"));
     let db = open(dir).await.unwrap();
     for value in 2..=5 {
         put_all(&db, value).await;
     }
     if closes {
-        db.close().await.unwrap();
+        db.shutdown().await.unwrap();
     } else {
         crash(db).await;
     }
@@ -243,7 +243,7 @@ async fn rot_in_the_last_segment_is_no_torn_tail_and_makes_no_synced_page_older(
         // The last write, which nothing but the recorded end tells from a torn one.
         put(&db, 3, 9).await;
         if closes {
-            db.close().await.unwrap();
+            db.shutdown().await.unwrap();
         } else {
             crash(db).await;
         }
@@ -292,7 +292,7 @@ async fn restored_pages_refuse_a_later_log_with_a_gap_and_take_one_without() {
     }
     let to = &folder.path().join("late");
     db.wal().copy_to(&to.join("log")).await.unwrap();
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
     builder(to).restore(chain, Some(report.number), |_| ()).await.unwrap();
     let unfit = refused(to, builder(to)).await;
     assert!(matches!(unfit, UnfitLog::Gap { .. }), "{unfit:?}");
@@ -309,11 +309,11 @@ async fn the_logs_of_a_store_and_of_its_restored_copy_cannot_be_exchanged() {
         if works {
             put_all(&db, 2).await;
         }
-        db.close().await.unwrap();
+        db.shutdown().await.unwrap();
         LoggedStore::restore(builder(&two), &two.join("log"), &chain, report.number).await.unwrap();
         let copy = open(&two).await.unwrap();
         put_all(&copy, 7).await;
-        copy.close().await.unwrap();
+        copy.shutdown().await.unwrap();
         let aside = folder.path().join("aside");
         fs::rename(one.join("log"), &aside).unwrap();
         fs::rename(two.join("log"), one.join("log")).unwrap();
@@ -340,7 +340,7 @@ async fn the_log_of_another_store_is_not_redone_over_pages_that_were_never_logge
     store.close().await.unwrap();
     let db = open(other).await.unwrap();
     put_all(&db, 3).await;
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
     copy(&other.join("log"), &plain.join("log"));
     assert_eq!(refused(plain, builder(plain)).await, UnfitLog::NoPages);
     expect_all(&builder(plain).open().await.unwrap(), 55).await;
@@ -419,7 +419,7 @@ async fn a_log_that_has_lost_the_record_of_a_free_is_refused() {
     let dir = folder.path();
     let db = open(dir).await.unwrap();
     put_all(&db, 1).await;
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
     let db = open(dir).await.unwrap();
     let space = space(&db).await;
     let page = PageId::new(space, 0);

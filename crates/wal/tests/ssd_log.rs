@@ -122,7 +122,7 @@ async fn the_log_is_no_longer_than_it_may_be_and_a_crash_reads_no_more_than_its_
         case.expect_all(&db).await;
         // One that was closed has nothing to redo but its last segment.
         case.change(&db, 30).await;
-        db.close().await.unwrap();
+        db.shutdown().await.unwrap();
         let db = case.open(false).await.unwrap();
         let records = db.recovered().records;
         assert!(records <= 2 * SEGMENT / CHANGED as u64, "{records} records");
@@ -133,7 +133,7 @@ async fn the_log_is_no_longer_than_it_may_be_and_a_crash_reads_no_more_than_its_
         let recovered = db.recovered();
         assert!(recovered.records >= records && recovered.lost_pages > 0, "{recovered:?}");
         case.expect_all(&db).await;
-        db.close().await.unwrap();
+        db.shutdown().await.unwrap();
     }
 }
 
@@ -166,7 +166,7 @@ async fn after_an_opening_the_pages_that_the_ssd_had_go_home_in_shares() {
     }
     assert!(!holds(), "some never went");
     assert!(longest <= limit + SEGMENT, "{longest} of {limit}");
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
 }
 
 /// A record that is not durable yet may be the oldest one that the pages need, and be lost in a crash. Others
@@ -185,7 +185,7 @@ async fn no_position_beyond_the_durable_log_is_recorded() {
     let durable = db.wal().durable();
     db.wal().truncate(lsn, lsn).await.unwrap();
     assert!(db.wal().durable() == durable && db.wal().mark().from <= durable, "{:?}", db.wal().mark());
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
 }
 
 /// The log that is kept for the loss of the SSD has what a crash needs no record of, too.
@@ -209,7 +209,7 @@ async fn a_damaged_copy_that_redo_meets_is_made_anew_from_the_older_log() {
     let all = len(db.wal()) / CHANGED as u64;
     assert!(db.recovered().records + 5 >= all, "{} of {all}", db.recovered().records);
     case.expect_all(&db).await;
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
 }
 
 /// What only the loss of the SSD needs is read, and found damaged, before anything is given up for it.
@@ -237,5 +237,5 @@ async fn damage_in_the_older_log_matters_once_the_ssd_is_lost() {
     fs::write(&file, sound).unwrap();
     let db = case.open(true).await.unwrap();
     case.expect_all(&db).await;
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
 }

@@ -6,8 +6,9 @@ use pagetier::{Builder, PageId, PageMut, PageSize, PageStore, SpaceId, options::
 use pagetier_devio::Device;
 use pagetier_testing::{SimDevice, SimPower, SimSeat};
 use pagetier_wal::{Keep, LoggedStore, Wal, WalError, WalOptions};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 const SSD_BYTES: u64 = 200 * 4096;
 const LEASE: Duration = Duration::from_secs(1);
@@ -31,12 +32,16 @@ impl Volumes {
             .accept_ssd_loss(true)
     }
 
-    /// Opens the store, with its log, on another machine.
-    async fn take(&self) -> LoggedStore {
+    /// The log, on another machine.
+    async fn wal(&self) -> Wal {
         let log = Arc::new(SimSeat::new(&self.log)) as SharedDevice;
         let options = WalOptions::new().capacity_bytes(256 << 10).keep(Keep::ForSsdLoss);
-        let wal = Wal::on_device(log, options).await.unwrap();
-        LoggedStore::on(self.builder(), wal).await.unwrap()
+        Wal::on_device(log, options).await.unwrap()
+    }
+
+    /// Opens the store, with its log, on another machine.
+    async fn take(&self) -> LoggedStore {
+        LoggedStore::on(self.builder(), self.wal().await).await.unwrap()
     }
 }
 
@@ -71,7 +76,7 @@ async fn a_former_owner_commits_nothing_once_its_lease_is_over() {
     let before = volumes.log.snapshot();
     assert!(matches!(former.commit(change).await, Err(WalError::Fenced)));
     assert!(former.sync().await.is_err());
-    assert!(former.close().await.is_err());
+    assert!(former.shutdown().await.is_err());
     tokio::time::sleep(LEASE).await;
     assert!(volumes.log.snapshot() == before, "it wrote to the other one's log");
     put(&taker, page(1), 2).await.unwrap();
@@ -80,7 +85,35 @@ async fn a_former_owner_commits_nothing_once_its_lease_is_over() {
     for (no, value) in [(0, 2), (1, 2), (7, 1)] {
         assert_eq!(next.get(page(no)).await.unwrap()[0], value, "page {no}");
     }
-    next.close().await.unwrap();
+    next.shutdown().await.unwrap();
+}
+
+/// Schedule: the archive is away when another machine takes the store over. The former owner looked for it
+/// again and again, and the state said that the archive fails.
+#[tokio::test(start_paused = true)]
+async fn a_former_owner_looks_for_its_archive_no_longer() {
+    let power = SimPower::new();
+    let [homes, log] = ["homes", "log"].map(|name| Arc::new(SimDevice::new(name, 0, 1, &power)));
+    log.grow(64 << 20).unwrap();
+    let volumes = Volumes { homes, log };
+    let looks = Arc::new(AtomicU64::new(0));
+    let wal = volumes.wal().await;
+    let counted = Arc::clone(&looks);
+    let opens = move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+        Err(std::io::ErrorKind::HostUnreachable.into())
+    };
+    wal.archive_on("/archive".into(), opens, SystemTime::now, Duration::from_secs(60)).unwrap();
+    let former = LoggedStore::on(volumes.builder(), wal).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let failure = |db: &LoggedStore| db.wal().archived().unwrap().failure;
+    assert!(looks.load(Ordering::Relaxed) > 5 && matches!(failure(&former), Some(WalError::Archive(_))));
+    let _taker = volumes.take().await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(matches!(failure(&former), Some(WalError::Fenced)), "{:?}", failure(&former));
+    let before = looks.load(Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(looks.load(Ordering::Relaxed), before);
 }
 
 /// The power of the volumes fails, too, in the middle of their writes, and the SSD is gone with its machine.

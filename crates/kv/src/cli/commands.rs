@@ -3,6 +3,7 @@
 use super::args::ScanArgs;
 use super::{Failure, STOPPED, Stop, show};
 use crate::{BackupProgress, Kv};
+use pagetier::Loss;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufWriter, IsTerminal, Read, Write};
 use std::ops::Bound;
@@ -101,6 +102,9 @@ pub(crate) async fn check(kv: &Kv) -> Result<ExitCode, Failure> {
         report.overflow,
         report.free
     );
+    if let Some(span) = kv.wal().to_redo(Loss::Crash) {
+        println!("a recovery would read {} bytes of log, from position {} on", span.bytes, span.from);
+    }
     for problem in &report.listed {
         eprintln!("{problem}");
     }

@@ -6,7 +6,7 @@ mod commands;
 mod load;
 mod show;
 
-use crate::{Kv, KvError};
+use crate::Kv;
 use args::{Cli, Command};
 use clap::Parser;
 use pagetier::SsdMode;
@@ -119,10 +119,7 @@ async fn run(cli: Cli, open: OpenDevice) -> Result<ExitCode, Failure> {
     }
     let result = command(&kv, cli.command, &stop).await;
     // Close the store even if the command failed, to keep what it did before.
-    let closed = match Arc::into_inner(kv) {
-        Some(kv) => kv.close().await,
-        None => Err(KvError::Busy),
-    };
+    let closed = kv.shutdown().await;
     watcher.abort();
     let code = result?;
     closed?;

@@ -132,8 +132,7 @@ async fn run(seed: u64) -> Result<u64, String> {
     for no in 0..PAGES {
         last.read(no).await?;
     }
-    let last = Arc::try_unwrap(last).map_err(|_| "a task still holds the store".to_owned())?;
-    last.db.close().await.map_err(|error| format!("close: {error}"))?;
+    last.db.shutdown().await.map_err(|error| format!("shutdown: {error}"))?;
     Ok(world.checked.load(Ordering::Relaxed))
 }
 

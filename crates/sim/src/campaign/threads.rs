@@ -89,7 +89,7 @@ async fn run(plan: &Plan, mut rng: SmallRng) -> Result<u64, String> {
     let Shared { db, versions, checked, .. } = shared;
     let left = db.store().wait_closed();
     if rng.random_bool(0.5) {
-        ends("close", db.close()).await?.map_err(|error| format!("close: {error}"))?;
+        ends("shutdown", db.shutdown()).await?.map_err(|error| format!("shutdown: {error}"))?;
     } else {
         drop(db);
         ends("the store's leaving", left).await?;
@@ -199,10 +199,10 @@ impl Db {
         }
     }
 
-    async fn close(self) -> Result<(), CheckpointError> {
+    async fn shutdown(&self) -> Result<(), CheckpointError> {
         match self {
-            Self::Tasks(db) => db.close().await,
-            Self::Threads(db) => db.close(),
+            Self::Tasks(db) => LoggedStore::shutdown(db).await,
+            Self::Threads(db) => db.shutdown(),
         }
     }
 }

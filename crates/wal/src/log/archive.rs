@@ -10,7 +10,8 @@
 //! between two records would pass for a shorter one.
 //!
 //! Copies are written by a task of their own, without a lock that commits or checkpoints need, so an archive
-//! that hangs delays neither. Nor does a copy that hangs keep the log from its next opener.
+//! that hangs delays neither. Nor does a copy that hangs keep the log from its next opener, nor a directory
+//! that hangs while it is looked at an open from its end.
 //!
 //! **Locks.** An archive's medium before `Shared::output`.
 
@@ -25,13 +26,15 @@ use parking_lot::Mutex;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Weak, mpsc};
 use std::time::{Duration, SystemTime};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
 /// The first and the longest pause after a copy that failed; each further failure doubles it.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// How long an open waits for the archive, which may be on a network that is down.
+const LOOK_MAX: Duration = Duration::from_secs(10);
 
 impl Wal {
     /// Keeps a copy of the log in the directory `dir`, from its oldest segment on: no segment is removed
@@ -39,10 +42,10 @@ impl Wal {
     /// backup and redoes the archive up to a moment; from now on each write of the log is timestamped, so
     /// that a restoration can name a time. Call it at every open, before the log is recovered: an open
     /// without it may remove what the archive lacks. The directory must exist, and may be on another file
-    /// system; where it cannot be used at present, or the header of its newest segment cannot be read, the
-    /// log grows until it can ([`Wal::archived`] says why). [`LoggedStore`](crate::LoggedStore) copies each
-    /// segment once it is complete; an engine with a log of its own calls [`Wal::archive_now`], or the log
-    /// grows. Blocks.
+    /// system; where it cannot be used at present, does not answer within 10 s, or the header of its newest
+    /// segment cannot be read, the log grows until it can, and is compared with it then ([`Wal::archived`]
+    /// says why it cannot be used). [`LoggedStore`](crate::LoggedStore) copies each segment once it is
+    /// complete; an engine with a log of its own calls [`Wal::archive_now`], or the log grows. Blocks.
     ///
     /// # Errors
     /// [`WalError::Archive`]: the directory has the archive of another log, or of another continuation of
@@ -57,10 +60,11 @@ impl Wal {
             let path = path.clone();
             move || Ok(Box::new(FileMedia::archive(Arc::new(RealDir::open(&path)?), id)?) as Box<dyn Media>)
         };
-        self.archive_on(path, opens, SystemTime::now)
+        self.archive_on(path, opens, SystemTime::now, LOOK_MAX)
     }
 
-    /// As [`Wal::archive_to`], on the medium that `opens` returns, with the times of `clock`: for tests.
+    /// As [`Wal::archive_to`], on the medium that `opens` returns within `look_max`, with the times of
+    /// `clock`: for tests.
     ///
     /// # Errors
     /// As there.
@@ -70,6 +74,7 @@ impl Wal {
         path: PathBuf,
         opens: impl Fn() -> io::Result<Box<dyn Media>> + Send + Sync + 'static,
         clock: impl Fn() -> SystemTime + Send + Sync + 'static,
+        look_max: Duration,
     ) -> Result<(), WalError> {
         // A log in use would have segments of the earlier format, and nothing that copies them. A log in
         // memory has the identity of every other one.
@@ -85,7 +90,7 @@ impl Wal {
             state.holds.insert(hold, 0);
             hold
         };
-        let mut archive = Archive {
+        let archive = Arc::new(Archive {
             path,
             opens: Box::new(opens),
             clock: Box::new(clock),
@@ -95,18 +100,25 @@ impl Wal {
             last_mark_ms: AtomicU64::new(0),
             failure: Mutex::default(),
             closed: Notify::new(),
+        });
+        let looked = archive.look_within(look_max).and_then(|found| archive.accept(found, &self.0));
+        let opened = match looked {
+            Ok(media) => {
+                if let Ok(mut slot) = archive.media.try_lock() {
+                    *slot = Some(media);
+                }
+                Ok(())
+            }
+            Err(failed @ WalError::Archive(ArchiveError::Io { .. })) => {
+                archive.note::<()>(&Err(failed));
+                Ok(())
+            }
+            Err(refused) => Err(refused),
         };
-        let mut slot = None;
-        let mut opened = archive.open(&mut slot, &Arc::downgrade(&self.0)).map(drop);
-        if matches!(opened, Err(WalError::Archive(ArchiveError::Io { .. }))) {
-            archive.note(&opened);
-            opened = Ok(());
-        }
-        archive.media = Arc::new(tokio::sync::Mutex::new(slot));
         let set = opened.and_then(|()| {
             // Before the log is in use: its segments say so from its first write on.
             self.0.output.lock().segments.format(LOG_FORMAT);
-            self.0.archive.set(Arc::new(archive)).map_err(|_| ArchiveError::CannotBegin.into())
+            self.0.archive.set(archive).map_err(|_| ArchiveError::CannotBegin.into())
         });
         if set.is_err() {
             self.0.state.lock().holds.remove(&hold);
@@ -122,15 +134,16 @@ impl Wal {
     }
 
     /// Makes the log durable, ends its segment, and returns once the archive has all of it; to the position
-    /// that is returned, the store can be restored whatever happens to it from now on. On a disk the segment
-    /// keeps the room of a whole one until it goes, so call this once in minutes rather than at each commit.
-    /// Cancel-safe.
+    /// that is returned, the store can be restored whatever happens to it from now on. The segment keeps the
+    /// room of a whole one until it goes, and counts as one towards the log's limits, so checkpoints write
+    /// pages earlier: call this once in minutes rather than at each commit. Cancel-safe.
     ///
     /// # Errors
     /// The log has no archive, the log failed, its device has few segments left, or the archive cannot be
     /// written.
     pub async fn archive_now(&self) -> Result<Lsn, WalError> {
         let archive = self.0.archive.get().ok_or(ArchiveError::NotSet)?;
+        self.check_changes()?;
         let appended = self.end();
         self.flush(appended).await?;
         // First: while the archive fails, no call leaves another short segment.
@@ -214,20 +227,33 @@ impl Archive {
         slot: &'a mut Option<Box<dyn Media>>,
         log: &Weak<Shared>,
     ) -> Result<Option<InUse<'a>>, WalError> {
+        // A former owner has nothing to look for there.
+        log.upgrade().map_or(Ok(()), |shared| shared.check_claim())?;
         let opened = if slot.is_some() { None } else { Some(self.look()?) };
         // Only now: an archive that hangs must not keep the log from its next opener.
         let Some(shared) = log.upgrade() else { return Ok(None) };
-        // Before the former owner takes the archive's lock from the next one.
-        if let Err(fenced) = shared.check_claim() {
-            *slot = None;
-            return Err(fenced);
-        }
-        if let Some((media, starts, newest)) = opened {
-            let up_to = self.compare(&*media, &starts, newest, &shared)?;
-            self.advance(up_to, &shared);
-            *slot = Some(media);
+        // Once more, before it keeps the lock: that may have taken its time.
+        shared.check_claim()?;
+        if let Some(found) = opened {
+            *slot = Some(self.accept(found, &shared)?);
         }
         Ok(slot.as_mut().map(|media| (media, shared)))
+    }
+
+    /// As [`Archive::look`], on a thread of its own, which a directory that hangs may keep.
+    fn look_within(self: &Arc<Self>, most: Duration) -> Result<Found, WalError> {
+        let ((found, looked), archive) = (mpsc::channel(), Arc::clone(self));
+        let look = move || drop(found.send(archive.look()));
+        let thread = std::thread::Builder::new().name("archive".to_owned()).spawn(look);
+        thread.map_err(|error| self.failed(error))?;
+        looked.recv_timeout(most).unwrap_or_else(|_| Err(self.failed(io::ErrorKind::TimedOut.into())))
+    }
+
+    /// Compares what the archive has with the log, which goes on with it from there.
+    fn accept(&self, (media, starts, newest): Found, log: &Shared) -> Result<Box<dyn Media>, WalError> {
+        let up_to = self.compare(&*media, &starts, newest, log)?;
+        self.advance(up_to, log);
+        Ok(media)
     }
 
     /// Opens the archive, and reads what it has.
@@ -288,6 +314,15 @@ impl Archive {
 
     /// Copies the oldest segment that the archive lacks, if that has a successor. Blocks.
     fn copy_next(&self, slot: &mut Option<Box<dyn Media>>, log: &Weak<Shared>) -> Result<bool, WalError> {
+        let copied = self.copy(slot, log);
+        if matches!(copied, Err(WalError::Fenced | WalError::Stopped)) {
+            // A former owner, or a log that was closed, leaves the archive's lock to the next one.
+            *slot = None;
+        }
+        copied
+    }
+
+    fn copy(&self, slot: &mut Option<Box<dyn Media>>, log: &Weak<Shared>) -> Result<bool, WalError> {
         let Some((media, shared)) = self.open(slot, log)? else { return Ok(false) };
         let up_to = self.up_to.load(Ordering::Acquire);
         let (start, end, bytes) = {
@@ -341,7 +376,8 @@ pub(crate) async fn keep_archived(log: Weak<Shared>) {
     while log.strong_count() > 0 {
         match copy_next(&log, &archive).await {
             Ok(true) => pause = PAUSE.0,
-            Ok(false) => archive.closed.notified().await,
+            // A former owner completes no segment any more. One that is confirmed again does.
+            Ok(false) | Err(WalError::Fenced) => archive.closed.notified().await,
             Err(_) => {
                 sleep(pause).await;
                 pause = (pause * 2).min(PAUSE.1);

@@ -38,7 +38,7 @@ use std::ops::Range;
 /// change.write(one, 0, b"only me");
 /// change.free(freed);
 /// db.commit(change).await?;
-/// # db.close().await?;
+/// # db.shutdown().await?;
 /// # Ok(())
 /// # }
 /// ```
@@ -222,21 +222,24 @@ impl<'s, G: Guard> MiniTx<'s, G> {
     /// The record is durable once [`Wal::flush`] of its LSN returns.
     ///
     /// # Errors
-    /// [`WalError::TooLong`]: the pages are unchanged, and none is freed.
+    /// [`WalError::TooLong`], and [`WalError::Stopped`] if the log is being closed: the pages are unchanged,
+    /// and none is freed.
     pub fn commit(mut self) -> Result<Lsn, WalError> {
         self.append()
     }
 
-    /// Records the change and keeps the latch of the first page added.
+    /// As [`MiniTx::commit`], and keeps the latches: also returns the guards, in the order in which the pages
+    /// were added. For an operation of several records: add what it changes next to another mini-transaction,
+    /// made by [`MiniTx::new`] ([`LoggedStore::begin`](crate::LoggedStore::begin) may wait for a checkpoint,
+    /// and that for these pages). Each record is a change of its own: a crash may leave the first ones alone,
+    /// and a later mini-transaction that is dropped takes back only itself. Drop the guards of pages that the
+    /// record frees.
     ///
     /// # Errors
-    /// As [`MiniTx::commit`].
-    ///
-    /// # Panics
-    /// If it has no page.
-    pub fn commit_keeping_first(mut self) -> Result<G, WalError> {
-        self.append()?;
-        Ok(self.pages.swap_remove(0))
+    /// As [`MiniTx::commit`]; the pages are released then.
+    pub fn commit_keeping(mut self) -> Result<(Lsn, Vec<G>), WalError> {
+        let lsn = self.append()?;
+        Ok((lsn, std::mem::take(&mut self.pages)))
     }
 
     fn append(&mut self) -> Result<Lsn, WalError> {

@@ -214,6 +214,7 @@ impl LogGate for Gate {
 
     fn check(&self, needs: &LogNeeds) -> Result<(), GateError> {
         let log = self.log()?;
+        log.check_open().map_err(|closed| Arc::new(closed) as GateError)?;
         log.check(needs).map_err(|unfit| Arc::new(unfit) as GateError)?;
         log.check_needed().map_err(|error| Arc::new(error) as GateError)
     }

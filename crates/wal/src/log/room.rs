@@ -4,7 +4,7 @@
 use super::{Shared, Wal};
 use crate::log::segments::Segments;
 use crate::options::Keep;
-use pagetier::Lsn;
+use pagetier::{Loss, Lsn};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -18,7 +18,31 @@ const PAUSE_LONG: Duration = Duration::from_millis(50);
 /// How far a log may grow, in sixteenths of its limit, while pages that an open found on the SSD go home.
 const SHARED_TO: u64 = 14;
 
+/// The part of a log that a recovery reads, from the start of a segment on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RedoSpan {
+    /// Where it begins.
+    pub from: Lsn,
+    /// Its length.
+    pub bytes: u64,
+}
+
 impl Wal {
+    /// What a recovery would read after `loss` at this moment, records in memory included, which a crash
+    /// loses. After a crash that is the log from the position on that the store has recorded, whatever
+    /// the log is kept for, and whatever a [`Hold`](crate::Hold) or an archive retains; after the loss of
+    /// the SSD it is all of the log. `None` for the loss of the SSD if the log is not kept for that.
+    #[must_use]
+    pub fn to_redo(&self, loss: Loss) -> Option<RedoSpan> {
+        let oldest = self.oldest().0;
+        let from = match loss {
+            Loss::Crash => oldest.max(self.0.redo.load(Ordering::Acquire)),
+            _ if self.keep() == Keep::ForSsdLoss => oldest,
+            _ => return None,
+        };
+        Some(RedoSpan { from: Lsn(from), bytes: self.end().0.saturating_sub(from) })
+    }
+
     /// Whether the log should become as short as it can be, for the room that this gives back.
     pub(crate) fn is_tight(&self) -> bool {
         self.0.tight.load(Ordering::Acquire)
@@ -48,6 +72,12 @@ impl Wal {
         is_new.then_some((Lsn(found), left.max(1)))
     }
 
+    /// The position up to which pages are to be written because the log has too many segments for its
+    /// capacity, however short they are; 0: it has not.
+    pub(crate) fn crowded(&self) -> u64 {
+        self.0.crowded.load(Ordering::Acquire)
+    }
+
     /// Whether the log may have few segments more.
     pub(crate) fn is_scarce(&self) -> bool {
         self.0.scarce.load(Ordering::Acquire)
@@ -58,9 +88,9 @@ impl Wal {
         self.len_bytes() > self.0.options.capacity_bytes || self.is_scarce()
     }
 
-    /// Bytes that a recovery after a crash would read.
-    #[must_use]
-    pub fn len_bytes(&self) -> u64 {
+    /// The log since the position from which a crash needs it, as of the last truncation, in bytes: what the
+    /// capacity limits.
+    pub(crate) fn len_bytes(&self) -> u64 {
         self.0.end.load(Ordering::Acquire).saturating_sub(self.0.needed.load(Ordering::Acquire))
     }
 
@@ -137,14 +167,20 @@ impl Shared {
         // room for more: pages go home in shares then.
         let sixteenth = self.options.kept_bytes() / 16;
         let (usual, long) = if kept < self.found.load(Ordering::Acquire) { (SHARED_TO, 15) } else { (8, 10) };
-        let beyond =
-            |bytes| segments.within(bytes).filter(|start| kept <= *start && segments.oldest() < *start);
+        let whole = segments.usual_bytes(self.options.segment_bytes());
+        let within = |bytes| segments.within(bytes, whole);
+        let beyond = |bytes| within(bytes).filter(|start| kept <= *start && segments.oldest() < *start);
+        let capacity = self.options.capacity_bytes;
+        let is_crowded = segments.room_from(self.needed.load(Ordering::Acquire), whole) > capacity / 4 * 3;
+        let crowded = within(capacity / 8 * 5).filter(|_| is_crowded).unwrap_or(0);
         let to_go = segments.half(is_full).max(beyond(sixteenth * usual)).unwrap_or(0);
         let is_long = beyond(sixteenth * long).is_some();
         self.scarce.store(is_long || segments.are_scarce(), Ordering::Release);
         self.next_to_go.store(segments.after(kept).unwrap_or(0), Ordering::Release);
         self.second.store(segments.after(0).unwrap_or(u64::MAX), Ordering::Release);
-        if to_go > self.to_go.swap(to_go, Ordering::AcqRel) {
+        self.redo.store(segments.holding(self.from.load(Ordering::Acquire) + 1), Ordering::Release);
+        let more = to_go > self.to_go.swap(to_go, Ordering::AcqRel);
+        if crowded > self.crowded.swap(crowded, Ordering::AcqRel) || more {
             self.grown.notify_one();
         }
     }

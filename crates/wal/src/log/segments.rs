@@ -241,6 +241,11 @@ impl Segments {
         self.media.id()
     }
 
+    /// Drops the medium. Its segments are no longer read or written; the positions stay known.
+    pub(crate) fn replace_media(&mut self, media: Box<dyn Media>) {
+        self.media = media;
+    }
+
     /// See [`Media::format`].
     pub(crate) fn format(&mut self, at_least: u32) -> u32 {
         self.media.format(at_least)
@@ -345,11 +350,26 @@ impl Segments {
         created.map_err(|e| at(&*self.media, end, e))
     }
 
+    /// The segments' starts, the newest first, each with the room that the log takes from there on. One that
+    /// ended early, for an archive or with an ownership, takes that of a whole one: its file has it.
+    fn rooms(&self, whole: u64) -> impl Iterator<Item = (u64, u64)> {
+        let (mut room, mut next) = (0, None);
+        self.segments.iter().rev().map(move |segment| {
+            room += next.map_or(self.active_bytes, |next: u64| whole.max(next - segment.start));
+            next = Some(segment.start);
+            (segment.start, room)
+        })
+    }
+
     /// Where the oldest segment begins that leaves the log no longer than `bytes`.
-    pub(crate) fn within(&self, bytes: u64) -> Option<u64> {
-        let end = self.segments.back()?.start + self.active_bytes;
-        let starts = || self.segments.iter().map(|segment| segment.start);
-        starts().find(|start| end - start <= bytes).or(starts().next_back())
+    pub(crate) fn within(&self, bytes: u64, whole: u64) -> Option<u64> {
+        let fits = self.rooms(whole).take_while(|(_, room)| *room <= bytes).last();
+        fits.map(|(start, _)| start).or(self.segments.back().map(|last| last.start))
+    }
+
+    /// The room that the segments take which begin at `from` or later.
+    pub(crate) fn room_from(&self, from: u64, whole: u64) -> u64 {
+        self.rooms(whole).take_while(|(start, _)| from <= *start).last().map_or(0, |(_, room)| room)
     }
 
     /// Whether the medium was full at the last append, though the reserve may have taken the records.

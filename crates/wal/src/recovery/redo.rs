@@ -8,6 +8,7 @@
 
 use crate::error::WalError;
 use crate::log::Wal;
+use crate::log::room::RedoSpan;
 use crate::record::{self, Kind, Record, Records};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -22,7 +23,9 @@ const PAGES_AT_ONCE: u64 = 32;
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Recovered {
-    /// Page records read from the log.
+    /// What was read of the log.
+    pub read: RedoSpan,
+    /// Page records in it.
     pub records: u64,
     /// Changes applied again: a page record counts once per page that lacked it.
     pub applied: u64,
@@ -87,8 +90,11 @@ struct Seen {
 pub(crate) async fn redo(store: &PageStore, wal: &Wal) -> Result<Recovered, RedoError> {
     let (mut done, mut seen) = (Recovered::default(), Seen::default());
     let at_once = (store.frames() / 4).clamp(1, PAGES_AT_ONCE) as usize;
-    for start in wal.needed_starts() {
+    let (from, starts) = wal.needed_starts();
+    done.read.from = Lsn(from);
+    for start in starts {
         let bytes = wal.segment(start)?;
+        done.read.bytes += bytes.len() as u64;
         let mut parts = Vec::new();
         for record in Records::new(start, &bytes) {
             sort_out(&record, &mut parts, &mut done, &mut seen)?;

@@ -14,8 +14,8 @@ use pagetier_devio::files::create_durably;
 use pagetier_testing::{FileFault, SimDevice, SimFiles, SimPower};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::SystemTime;
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, SystemTime};
 
 /// A log and its archive, both empty, in one file system.
 fn blank(seed: u64, power: &SimPower) -> SimFiles {
@@ -56,7 +56,7 @@ fn archive_in(wal: &Wal, files: &SimFiles) -> Result<(), WalError> {
         let dir = root.directory(Path::new("/archive"))?;
         Ok(Box::new(FileMedia::archive(dir, id)?) as Box<dyn Media>)
     };
-    wal.archive_on("/archive".into(), opens, SystemTime::now)
+    wal.archive_on("/archive".into(), opens, SystemTime::now, Duration::from_secs(60))
 }
 
 /// The records of the archive, each by its end.
@@ -399,4 +399,35 @@ async fn the_durable_part_of_a_write_that_fails_is_reported_as_durable() {
     let second = wal.append_commit(&[2; 70_000]).unwrap();
     media.fail(1, Way::Refused);
     assert!(wal.flush(second).await.is_err());
+}
+
+/// Schedule: the archive is on a network that is down, and a look at it does not return: nor did the open.
+#[tokio::test]
+async fn an_archive_that_hangs_keeps_no_log_from_its_opening() {
+    let files = blank(1, &SimPower::new());
+    let wal = on_log(&files).unwrap();
+    let (is_down, hangs) = mpsc::channel::<()>();
+    let (root, id, hangs) = (files.root(), wal.id(), Mutex::new(hangs));
+    let opens = move || {
+        let _ = hangs.lock().unwrap().recv();
+        let dir = root.directory(Path::new("/archive"))?;
+        Ok(Box::new(FileMedia::archive(dir, id)?) as Box<dyn Media>)
+    };
+    wal.archive_on("/archive".into(), opens, SystemTime::now, Duration::from_millis(20)).unwrap();
+    let failure = wal.archived().unwrap().failure.expect("it hangs");
+    assert_eq!(failure.advice(), Advice::FixDevice);
+    wal.0.write_out(false).unwrap();
+    let oldest = wal.oldest();
+    let lsn = append_and_flush(&wal, b"first").await;
+    wal.truncate(lsn, lsn).await.unwrap();
+    assert_eq!(wal.oldest(), oldest);
+    drop(is_down);
+    // The first look may have the archive's lock for a moment.
+    let end = loop {
+        match wal.archive_now().await {
+            Ok(end) => break end,
+            Err(_) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    };
+    assert!(end >= lsn && archived(&files).1 == end.0);
 }

@@ -130,7 +130,7 @@ impl World {
             changed.unwrap_or_else(|error| panic!("{case}: change {no}: {error}"));
         }
         self.check(&db, space, case).await;
-        db.close().await.unwrap_or_else(|error| panic!("{case}: closing: {error}"));
+        db.shutdown().await.unwrap_or_else(|error| panic!("{case}: closing: {error}"));
     }
 
     /// The devices after a power cut or a kill at this moment.
@@ -177,7 +177,7 @@ async fn a_log_without_a_place_can_be_closed_and_loses_nothing() {
         let error = world.fill_up(&db, false).await;
         assert_eq!(error.advice(), Advice::FreeSpace, "{error}");
         if closes {
-            db.close().await.unwrap();
+            db.shutdown().await.unwrap();
         } else {
             crash(db).await;
         }
@@ -199,7 +199,8 @@ async fn a_power_cut_while_a_log_makes_room_loses_nothing() {
         world.power.cut_at(world.power.ops() + n + 1);
         let done = db.checkpoint().await;
         let closed = db.wait_closed();
-        let ended = db.close().await;
+        let ended = db.shutdown().await;
+        drop(db);
         closed.await;
         if !world.power.is_cut() {
             done.unwrap();
@@ -234,7 +235,7 @@ async fn a_log_that_cannot_be_shortened_refuses_changes_until_it_can() {
     world.hdd.clear_faults();
     let space = db.spaces().find(SPACE).unwrap();
     world.change(&db, PageId::new(space, 1), true).await.unwrap();
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
     world.restart(false, 1);
     world.go_on(world.builder(), "refused").await;
 }
@@ -250,7 +251,7 @@ async fn a_device_without_space_is_a_full_disk() {
     assert_eq!(error.advice(), Advice::FreeSpace, "{error}");
     world.log.clear_faults();
     world.change(&db, PageId::new(space, 1), true).await.unwrap();
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
     world.restart(false, 1);
     world.go_on(world.builder(), "full").await;
 }

@@ -5,7 +5,7 @@
 
 use super::shelf::Shelf;
 use super::sim::{SimMedia, WAYS};
-use crate::{CheckpointError, Keep, LoggedStore, MiniTx, RecoverError, Wal, WalOptions};
+use crate::{CheckpointError, Keep, LoggedStore, MiniTx, RecoverError, Wal, WalError, WalOptions};
 use pagetier::{
     Builder, Error, Loss, MemoryManifest, PageId, PageMut, PageSize, PageStore, SpaceId, device::SharedDevice,
 };
@@ -29,6 +29,12 @@ enum Step {
     /// Allocates a page; `zero`: formats it in the record.
     Allocate {
         zero: bool,
+    },
+    /// Changes up to three pages in one record, keeps them, and changes them by another one, or takes
+    /// that back.
+    Keep {
+        pages: [u8; 3],
+        commits: bool,
     },
     /// Frees a page in a record that changes another one, or the page itself.
     Free {
@@ -63,6 +69,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         12 => (any::<[u8; 3]>(), 0..3_000_u16).prop_map(|(pages, at)| Step::Change { pages, at }),
+        3 => (any::<[u8; 3]>(), any::<bool>()).prop_map(|(pages, commits)| Step::Keep { pages, commits }),
         6 => any::<bool>().prop_map(|zero| Step::Allocate { zero }),
         5 => (any::<u8>(), any::<bool>()).prop_map(|(page, itself)| Step::Free { page, itself }),
         5 => Just(Step::Commit),
@@ -205,7 +212,8 @@ impl Engine {
         (change.id(page), Some(change.payload(page).to_vec()))
     }
 
-    async fn change(&mut self, db: &LoggedStore, pages: [u8; 3], at: usize) -> Option<()> {
+    /// Latches pages for a change.
+    async fn latched<'d>(&self, db: &'d LoggedStore, pages: [u8; 3]) -> Option<(MiniTx<'d>, usize)> {
         let live = self.live();
         let mut chosen: Vec<PageId> =
             pages.iter().filter_map(|n| live.get(usize::from(*n) % live.len().max(1)).copied()).collect();
@@ -215,9 +223,32 @@ impl Engine {
         for page in &chosen {
             change.add(db.get_mut(*page).await.ok()?);
         }
-        let effects = (0..chosen.len()).map(|page| self.words(&mut change, page, at)).collect();
+        Some((change, chosen.len()))
+    }
+
+    async fn change(&mut self, db: &LoggedStore, pages: [u8; 3], at: usize) -> Option<()> {
+        let (mut change, count) = self.latched(db, pages).await?;
+        let effects = (0..count).map(|page| self.words(&mut change, page, at)).collect();
         let lsn = change.commit().unwrap();
         self.recorded(lsn.0, effects);
+        Some(())
+    }
+
+    async fn keep(&mut self, db: &LoggedStore, pages: [u8; 3], commits: bool) -> Option<()> {
+        let (mut change, count) = self.latched(db, pages).await?;
+        let effects = (0..count).map(|page| self.words(&mut change, page, 100)).collect();
+        let (lsn, kept) = change.commit_keeping().unwrap();
+        self.recorded(lsn.0, effects);
+        assert!(kept.len() == count && kept.iter().all(|page| page.lsn() == lsn));
+        let mut next = MiniTx::new(Some(db.wal()));
+        for page in kept {
+            next.add(page);
+        }
+        let effects = (0..count).map(|page| self.words(&mut next, page, 600)).collect();
+        if commits {
+            let lsn = next.commit().unwrap();
+            self.recorded(lsn.0, effects);
+        }
         Some(())
     }
 
@@ -305,6 +336,7 @@ impl Engine {
             // An operation may fail for want of a log; it has changed nothing then.
             match step {
                 Step::Change { pages, at } => drop(self.change(&db, pages, at.into()).await),
+                Step::Keep { pages, commits } => drop(self.keep(&db, pages, commits).await),
                 Step::Allocate { zero } => drop(self.allocate(&db, space, zero).await),
                 Step::Free { page, itself } => drop(self.free(&db, page, itself).await),
                 Step::Commit => self.commit(&db).await,
@@ -313,8 +345,13 @@ impl Engine {
                 Step::FreePending => drop(db.wal().free_pending(db.store()).await),
                 Step::Fault { n, way } => self.log.fail(n.into(), WAYS[way]),
                 Step::Crash { kill } => {
+                    let (oldest, span) = (db.wal().oldest(), db.wal().to_redo(Loss::Crash).unwrap());
                     self.crash(db, kill).await;
                     db = self.reopen().await;
+                    // All of it, if a page is damaged that the SSD should have.
+                    let read = db.recovered().read;
+                    let is_less = span.from <= read.from && read.bytes <= span.bytes;
+                    assert!(is_less || read.from == oldest, "{read:?} was read, not {span:?}");
                 }
                 Step::LoseSsd => {
                     self.crash(db, false).await;
@@ -328,7 +365,10 @@ impl Engine {
                 }
                 Step::Close => {
                     let closed = db.store().wait_closed();
-                    let clean = db.close().await.is_ok();
+                    let (clean, before) = (db.shutdown().await.is_ok(), db.wal().end());
+                    assert!(matches!(db.begin::<PageMut<'_>>().await, Err(WalError::Stopped)));
+                    assert!(db.wal().append_commit(b"late").is_err() && db.wal().end() == before);
+                    drop(db);
                     closed.await;
                     self.restart(!self.log.is_off() && !clean);
                     db = self.reopen().await;
@@ -498,4 +538,70 @@ async fn a_call_that_is_dropped_frees_its_pages_once() {
     engine.commit(&db).await;
     engine.crash(db, false).await;
     engine.reopen().await;
+}
+
+/// Schedule: a backup, or an archive that is away, holds the log for long, so that no segment goes. The store
+/// did not record meanwhile from where a crash needs the log: the next recovery read all that was held.
+#[tokio::test(start_paused = true)]
+async fn a_recovery_reads_what_the_log_says_whatever_it_holds() {
+    for keep in [Keep::ForCrash, Keep::ForSsdLoss] {
+        let mut engine = Engine::new(keep);
+        let db = engine.open_alone().await;
+        let space = db.spaces().find(SPACE).unwrap();
+        for _ in 0..4 {
+            engine.allocate(&db, space, true).await.unwrap();
+        }
+        let (hold, oldest) = db.wal().hold();
+        for n in 0..300 {
+            engine.change(&db, [0, 1, 2], n * 7).await.unwrap();
+            engine.commit(&db).await;
+            if n % 10 == 9 {
+                db.checkpoint().await.unwrap();
+            }
+        }
+        let (crash, ssd) = (db.wal().to_redo(Loss::Crash).unwrap(), db.wal().to_redo(Loss::Ssd));
+        assert!(db.wal().end().0 - oldest.0 > 2 * db.wal().capacity_bytes());
+        assert!(crash.bytes <= db.wal().capacity_bytes() && crash.from > oldest, "{crash:?}");
+        assert_eq!(ssd.map(|span| span.from), (keep == Keep::ForSsdLoss).then_some(oldest));
+        drop(hold);
+        engine.crash(db, true).await;
+        let db = engine.reopen().await;
+        assert_eq!(db.recovered().read, crash, "{keep:?}");
+        db.checkpoints.end();
+        let Some(ssd) = db.wal().to_redo(Loss::Ssd) else { continue };
+        engine.crash(db, true).await;
+        engine.ssd = Arc::new(SimDevice::new("blank", 0, engine.seed, &engine.power));
+        let db = engine.open(engine.builder().accept_ssd_loss(true)).await.unwrap();
+        assert_eq!(db.recovered().read, ssd);
+        engine.check(&db).await;
+        db.shutdown().await.unwrap();
+        drop(db);
+        let db = engine.reopen().await;
+        assert!(db.recovered().read.bytes <= 64 << 10 && db.recovered().applied == 0, "{:?}", db.recovered());
+    }
+}
+
+/// Schedule: `archive_now` every few seconds ends a segment after few records, and its file keeps the
+/// room of a whole one. In bytes such a log is short: it took many times the room of its limit.
+#[tokio::test(start_paused = true)]
+async fn segments_that_end_early_count_as_whole_ones() {
+    for (keep, most) in [(Keep::ForCrash, 5), (Keep::ForSsdLoss, 20)] {
+        let mut engine = Engine::new(keep);
+        engine.shelf = Some(Shelf::new());
+        let db = engine.open_alone().await;
+        let space = db.spaces().find(SPACE).unwrap();
+        for _ in 0..4 {
+            engine.allocate(&db, space, true).await.unwrap();
+        }
+        for n in 0..60 {
+            engine.change(&db, [n, 1, 2], 0).await.unwrap();
+            engine.commit(&db).await;
+            db.wal().archive_now().await.unwrap();
+            db.checkpoint().await.unwrap();
+            let segments = db.wal().segment_starts().len();
+            assert!(segments <= most, "{keep:?}: {segments} segments after {n} changes");
+        }
+        engine.crash(db, false).await;
+        engine.reopen().await;
+    }
 }

@@ -146,7 +146,7 @@ async fn pages_are_freed_for_as_long_as_the_medium_is_full() {
     assert!(put(&db, head, 9).await.is_err() || !db.wal().is_failing());
     media.set_full(false);
     put(&db, head, 9).await.unwrap();
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
 }
 
 /// Any operation of the log fails in any way, or is the last one before a power cut, while the medium is
@@ -183,7 +183,7 @@ async fn a_fault_in_the_use_of_the_reserve_loses_no_free() {
             put(&db, PageId::new(space, 7), 3).await.unwrap();
             db.checkpoint().await.unwrap();
             assert!(media.has_reserve());
-            db.close().await.unwrap();
+            db.shutdown().await.unwrap();
             if !happened {
                 assert_eq!(acknowledged.len(), 4);
                 break;

@@ -84,7 +84,7 @@ async fn a_change_that_no_segment_takes_is_undone() {
     for (no, value) in [(0, 3), (49, 3), (50, 1), (60, 4), (99, 1)] {
         assert_eq!(db.get(PageId::new(space, no)).await.unwrap()[0], value, "page {no}");
     }
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
 }
 
 /// Whatever it did before: the pages are as they were, and so is the log.
@@ -166,7 +166,7 @@ async fn what_a_mini_transaction_did_is_redone() {
         for (no, expected) in (0..).zip(&expected) {
             assert!(db.get(PageId::new(space, no)).await.unwrap()[..] == expected[..], "{operation}: {no}");
         }
-        db.close().await.unwrap();
+        db.shutdown().await.unwrap();
     }
 }
 
@@ -204,7 +204,7 @@ async fn a_page_that_does_not_change_costs_its_id_and_a_write_if_another_one_cha
         let writes = db.stats().pool.written_recoverability - written;
         assert_eq!(writes, if changes { 2 } else { 0 }, "both have the record's LSN");
     }
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
 }
 
 /// A log from a time with a larger capacity: its last segment alone is longer than the new one.
@@ -215,7 +215,7 @@ async fn a_last_segment_beyond_the_capacity_refuses_no_change() {
     let db = LoggedStore::on(disks.builder(), wal).await.unwrap();
     let space = pages(&db, 100).await;
     fill(&db, space, 90, 5).await.unwrap();
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
     let db = disks.open(&memory).await;
     assert!(db.wal().len_bytes() > db.wal().capacity_bytes());
     for value in 0..200 {
@@ -224,7 +224,7 @@ async fn a_last_segment_beyond_the_capacity_refuses_no_change() {
     db.checkpoint().await.unwrap();
     assert!(db.wal().len_bytes() < db.wal().capacity_bytes());
     assert!(memory.clone().list().unwrap().len() < 4 && !db.wal().is_whole());
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
 }
 
 /// A batch is split where a segment is full, not after the record that no longer fits.

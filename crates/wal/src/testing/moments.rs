@@ -57,7 +57,7 @@ impl World {
             world.put(&db, PageId::new(space, 0), n).await;
         }
         db.wal().archive_now().await.unwrap();
-        db.close().await.unwrap();
+        db.shutdown().await.unwrap();
         world
     }
 
@@ -95,7 +95,7 @@ impl World {
         let db = open(&to, None).await.unwrap();
         let page = PageId::new(db.spaces().find("t").unwrap(), 0);
         let found = u32::from_le_bytes(db.get(page).await.unwrap()[..4].try_into().unwrap());
-        db.close().await.unwrap();
+        db.shutdown().await.unwrap();
         (lsn, found)
     }
 
@@ -248,7 +248,7 @@ async fn the_line_of_a_restored_store_is_not_mixed_with_the_old_one() {
     let made = db.backup(&world.at("own-chain"), BackupOptions::new()).await.unwrap();
     world.put(&db, page, 1001).await;
     db.wal().archive_now().await.unwrap();
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
     let error = world.refused(&own, Until::End).await;
     assert!(matches!(error, ArchiveError::OtherLog { .. }), "{error}");
     let span = LoggedStore::restorable(&world.at("own-chain"), made.number, &own);
@@ -267,8 +267,13 @@ async fn times_before_the_backup_do_not_end_a_restoration() {
         let (id, path) = (wal.id(), archive.clone());
         let opens =
             move || Ok(Box::new(FileMedia::archive(Arc::new(RealDir::open(&path)?), id)?) as Box<dyn Media>);
-        wal.archive_on(archive.clone(), opens, move || SystemTime::now() + Duration::from_secs(ahead))
-            .unwrap();
+        wal.archive_on(
+            archive.clone(),
+            opens,
+            move || SystemTime::now() + Duration::from_secs(ahead),
+            Duration::from_secs(60),
+        )
+        .unwrap();
         let db = LoggedStore::on(builder(&to), wal).await.unwrap();
         let space = match db.spaces().find("t") {
             Some(space) => space,
@@ -290,7 +295,7 @@ async fn times_before_the_backup_do_not_end_a_restoration() {
             let next = world.moments[world.moments.len() - 1].1;
             assert!(end.as_ref().is_ok_and(|end| lsn <= *end && *end < next), "{end:?}");
         }
-        db.close().await.unwrap();
+        db.shutdown().await.unwrap();
     }
 }
 
@@ -315,5 +320,57 @@ async fn an_archive_that_is_missing_at_the_opening_is_taken_up_later() {
     db.sync().await.unwrap();
     db.checkpoint().await.unwrap();
     assert!(!db.wal().is_whole());
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
+}
+
+fn copy_all(from: &Path, to: &Path) {
+    fs::create_dir(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(|entry| entry.unwrap()) {
+        let to = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy_all(&entry.path(), &to);
+        } else {
+            fs::copy(entry.path(), to).unwrap();
+        }
+    }
+}
+
+/// Schedule: a store is copied, and both go on with records of one length, each with an archive of its own.
+/// Then comes a backup whose last segment has no record: its positions fit the other one's archive.
+#[tokio::test]
+async fn a_backup_that_ends_with_an_empty_segment_takes_no_other_line() {
+    let mut world = World::new().await;
+    copy_all(&world.at("store"), &world.at("copy"));
+    let chain = world.at("empty-chain");
+    for (name, n) in [("store", 1), ("copy", 5)] {
+        let (dir, archive) = (world.at(name), world.at(&format!("{name}-archive")));
+        fs::create_dir(&archive).unwrap();
+        let db = open(&dir, Some(&archive)).await.unwrap();
+        let page = PageId::new(db.spaces().find("t").unwrap(), 0);
+        world.put(&db, page, n).await;
+        let end = db.wal().archive_now().await.unwrap();
+        assert_eq!(db.wal().segment_starts().last(), Some(&end.0));
+        if name == "store" {
+            db.backup(&chain, BackupOptions::new()).await.unwrap();
+        }
+        db.shutdown().await.unwrap();
+        // While there are handles of the former one. Its ownership begins in the place of the empty segment.
+        let db = open(&dir, Some(&archive)).await.unwrap();
+        world.put(&db, page, n + 8).await;
+        db.wal().archive_now().await.unwrap();
+        db.shutdown().await.unwrap();
+    }
+    let restore = async |to: &Path, of: &str| {
+        let (log, archive) = (to.join("log"), world.at(of));
+        LoggedStore::restore_until(builder(to), &log, (&chain, 1), &archive, Until::End).await
+    };
+    let refused = restore(&world.at("refused"), "copy-archive").await;
+    let other =
+        matches!(refused, Err(LoggedBackupError::Log(WalError::Archive(ArchiveError::OtherTimeline { .. }))));
+    assert!(other && !world.at("refused").exists(), "{refused:?}");
+    let to = world.at("back");
+    restore(&to, "store-archive").await.unwrap();
+    let db = open(&to, None).await.unwrap();
+    let page = PageId::new(db.spaces().find("t").unwrap(), 0);
+    assert_eq!(db.get(page).await.unwrap()[..4], 9_u32.to_le_bytes());
 }

@@ -51,7 +51,7 @@ impl Shelf {
             Ok(Box::new(FileMedia::archive(dir, id)?) as Box<dyn Media>)
         };
         let now = move || UNIX_EPOCH + Duration::from_millis(clock.load(Ordering::Relaxed));
-        wal.archive_on("/archive".into(), opens, now)
+        wal.archive_on("/archive".into(), opens, now, Duration::from_secs(60))
     }
 
     pub(super) fn fail(&self, n: u8, torn: bool) {

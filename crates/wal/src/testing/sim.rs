@@ -8,7 +8,8 @@ use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Result};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar};
+use tokio::task::yield_now;
 
 /// The unit that a power cut keeps or loses.
 const SECTOR: usize = 512;
@@ -54,9 +55,41 @@ struct Disk {
     reserve: Option<u64>,
 }
 
-/// The medium; clones are the same one.
+#[derive(Debug, Default)]
+struct Stall {
+    stalls: bool,
+    waiting: usize,
+}
+
+/// Calls wait here while it stalls.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Gate(Arc<(std::sync::Mutex<Stall>, Condvar)>);
+
+impl Gate {
+    fn pass(&self) {
+        let (state, changed) = &*self.0;
+        let mut state = state.lock().unwrap();
+        state.waiting += 1;
+        state = changed.wait_while(state, |state| state.stalls).unwrap();
+        state.waiting -= 1;
+    }
+
+    pub(super) fn set(&self, stalls: bool) {
+        self.0.0.lock().unwrap().stalls = stalls;
+        self.0.1.notify_all();
+    }
+
+    /// Lets the runtime's other tasks run until a call waits.
+    pub(super) async fn is_reached(&self) {
+        while self.0.0.lock().unwrap().waiting == 0 {
+            yield_now().await;
+        }
+    }
+}
+
+/// The medium; clones are the same one. With a gate, its writes block their threads there.
 #[derive(Clone, Debug)]
-pub(super) struct SimMedia(Arc<Mutex<Disk>>);
+pub(super) struct SimMedia(Arc<Mutex<Disk>>, Option<Gate>);
 
 impl SimMedia {
     pub(super) fn new(seed: u64) -> Self {
@@ -67,7 +100,15 @@ impl SimMedia {
         let rng = SmallRng::seed_from_u64(seed);
         let (operations, fault, off, full, reserve) = (0, None, false, false, None);
         let disk = Disk { segments, active: 0, rng, operations, fault, off, full, crowded: false, reserve };
-        Self(Arc::new(Mutex::new(disk)))
+        Self(Arc::new(Mutex::new(disk)), None)
+    }
+
+    pub(super) fn behind(self, gate: &Gate) -> Self {
+        Self(self.0, Some(gate.clone()))
+    }
+
+    fn pass(&self) {
+        self.1.iter().for_each(Gate::pass);
     }
 
     /// Lets the `n`-th writing operation from now on fail, from 0.
@@ -233,6 +274,7 @@ impl Media for SimMedia {
     }
 
     fn create(&mut self, start: u64, bytes: &[u8]) -> Result<()> {
+        self.pass();
         let mut disk = self.0.lock();
         if disk.full {
             return Err(ErrorKind::StorageFull.into());
@@ -277,6 +319,7 @@ impl Media for SimMedia {
     }
 
     fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        self.pass();
         let mut disk = self.0.lock();
         let start = disk.active;
         disk.room(start, usize::MAX)?;
@@ -301,6 +344,6 @@ impl Media for SimMedia {
     }
 
     fn blocks(&self) -> bool {
-        false
+        self.1.is_some()
     }
 }

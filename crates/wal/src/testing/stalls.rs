@@ -1,58 +1,23 @@
 //! A medium that stalls, and guards that stay: who waits for what, counted in events.
 
 use super::full::{Disks, pages, put};
-use super::sim::SimMedia;
+use super::sim::{Gate, SimMedia};
 use super::{LIMITS, SMALL, append_and_flush, bodies, in_use};
-use crate::{LoggedStore, Media, MiniTx, Wal, blocking};
+use crate::{LoggedStore, MiniTx, Wal, blocking};
 use pagetier::errors::Advice;
 use pagetier::{Lsn, PageId, PageMut, SpaceId};
 use pagetier_devio::IoOp;
 use pagetier_testing::{Fault, FaultEffect};
 use std::future::{Future, poll_fn};
-use std::io::Result;
-use std::path::PathBuf;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 use tokio::task::yield_now;
 use tokio::time::Instant;
 
-#[derive(Debug, Default)]
-struct State {
-    stalls: bool,
-    waiting: usize,
-}
-
-/// Calls wait here while it stalls.
-#[derive(Clone, Debug, Default)]
-struct Gate(Arc<(Mutex<State>, Condvar)>);
-
-impl Gate {
-    fn pass(&self) {
-        let (state, changed) = &*self.0;
-        let mut state = state.lock().unwrap();
-        state.waiting += 1;
-        state = changed.wait_while(state, |state| state.stalls).unwrap();
-        state.waiting -= 1;
-    }
-
-    fn set(&self, stalls: bool) {
-        self.0.0.lock().unwrap().stalls = stalls;
-        self.0.1.notify_all();
-    }
-
-    /// Lets the runtime's other tasks run until a call waits.
-    async fn is_reached(&self) {
-        while self.0.0.lock().unwrap().waiting == 0 {
-            yield_now().await;
-        }
-    }
-}
-
 /// A medium whose writes block their threads.
-#[derive(Clone, Debug)]
 struct Stalling {
     media: SimMedia,
     writes: Gate,
@@ -60,51 +25,8 @@ struct Stalling {
 
 impl Stalling {
     fn new() -> Self {
-        Self { media: SimMedia::new(1), writes: Gate::default() }
-    }
-}
-
-impl Media for Stalling {
-    fn id(&self) -> u64 {
-        self.media.id()
-    }
-
-    fn list(&mut self) -> Result<Vec<u64>> {
-        self.media.list()
-    }
-
-    fn read(&mut self, start: u64) -> Result<Vec<u8>> {
-        self.media.read(start)
-    }
-
-    fn create(&mut self, start: u64, bytes: &[u8]) -> Result<()> {
-        self.writes.pass();
-        self.media.create(start, bytes)
-    }
-
-    fn resume(&mut self, start: u64, bytes: &[u8]) -> Result<()> {
-        self.media.resume(start, bytes)
-    }
-
-    fn append(&mut self, bytes: &[u8]) -> Result<()> {
-        self.writes.pass();
-        self.media.append(bytes)
-    }
-
-    fn remove(&mut self, start: u64) -> Result<()> {
-        self.media.remove(start)
-    }
-
-    fn reserve(&mut self, bytes: u64) -> Result<()> {
-        self.media.reserve(bytes)
-    }
-
-    fn create_reserved(&mut self, start: u64, bytes: &[u8]) -> Result<()> {
-        self.media.create_reserved(start, bytes)
-    }
-
-    fn path(&self, start: u64) -> PathBuf {
-        self.media.path(start)
+        let writes = Gate::default();
+        Self { media: SimMedia::new(1).behind(&writes), writes }
     }
 }
 
@@ -127,7 +49,7 @@ fn callers_that_give_up_leave_one_thread_to_a_stalled_disk() {
     let runtime = runtime.enable_all().on_thread_start(count).build().unwrap();
     runtime.block_on(async {
         let media = Stalling::new();
-        let wal = in_use(Box::new(media.clone()), LIMITS).unwrap();
+        let wal = in_use(Box::new(media.media.clone()), LIMITS).unwrap();
         append_and_flush(&wal, b"first").await;
         media.writes.set(true);
         for n in 0..100_u8 {
@@ -156,7 +78,7 @@ fn callers_that_give_up_leave_one_thread_to_a_stalled_disk() {
 #[tokio::test]
 async fn waiting_callers_share_a_write_and_its_failure() {
     let media = Stalling::new();
-    let wal = in_use(Box::new(media.clone()), LIMITS).unwrap();
+    let wal = in_use(Box::new(media.media.clone()), LIMITS).unwrap();
     media.writes.set(true);
     let flush = |wal: &Wal| {
         let (wal, lsn) = (wal.clone(), wal.append_commit(b"one of many").unwrap());
@@ -183,7 +105,7 @@ async fn waiting_callers_share_a_write_and_its_failure() {
 #[tokio::test]
 async fn a_write_that_fails_half_way_fails_no_caller_whose_record_it_made_durable() {
     let media = Stalling::new();
-    let wal = in_use(Box::new(media.clone()), LIMITS).unwrap();
+    let wal = in_use(Box::new(media.media.clone()), LIMITS).unwrap();
     media.writes.set(true);
     let first = wal.append_commit(b"first").unwrap();
     let first = tokio::spawn({
@@ -258,7 +180,7 @@ fn a_blocking_free_waits_for_the_reserve_too() {
     assert!(!media.has_reserve());
     db.commit(other).unwrap();
     media.set_full(false);
-    db.close().unwrap();
+    db.shutdown().unwrap();
 }
 
 /// The checkpoint waits for a guard of the caller: the commit is refused, and nothing hangs.
@@ -303,7 +225,7 @@ async fn a_guard_of_a_freed_page_holds_no_log() {
     while db.allocate(space).await.unwrap().id() != freed {
         yield_now().await;
     }
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
 }
 
 /// A caller that asks for the frees needs the pages: when the call returns nothing else uses them.
@@ -343,7 +265,7 @@ async fn a_change_that_waits_for_room_does_not_keep_checkpoints_busy() {
     drop(admission);
     db.wal().append_applied(unfinished);
     db.admit(Duration::from_secs(3)).await.unwrap();
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
 }
 
 /// The log was shortened beyond a commit once its changes were appended: after a power cut it had neither.

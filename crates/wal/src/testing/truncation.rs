@@ -102,7 +102,7 @@ async fn a_checkpoint_of_a_short_log_writes_neither_pages_nor_records() {
     assert!(oldest.is_some() && db.min_recovery_lsn() == oldest, "the pages were written");
     assert!(db.wal().durable() < lsn, "the log was flushed");
     db.wal().append_applied(lsn);
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
 }
 
 /// What is in memory is in no segment that could be removed.
@@ -116,7 +116,7 @@ async fn a_checkpoint_of_a_long_log_makes_its_records_durable() {
     db.checkpoint().await.unwrap();
     assert!(db.wal().durable() >= lsn);
     db.wal().append_applied(lsn);
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
 }
 
 /// Each time it says so, a checkpoint looks whether the log can be shortened.
@@ -179,5 +179,5 @@ async fn the_store_records_nothing_if_no_segment_can_go() {
     assert_eq!(db.wal().segment_starts().len(), 1);
     db.wal().truncate(end, end).await.unwrap();
     assert_eq!(disks.manifest.saves(), saves);
-    db.close().await.unwrap();
+    db.shutdown().await.unwrap();
 }

@@ -9,10 +9,11 @@ use crate::campaign::draw::plan::Plan;
 use crate::campaign::polls::up_to;
 use crate::campaign::report::totals::Totals;
 use crate::campaign::world::examine::in_virtual_time;
-use pagetier_wal::LoggedStore;
+use pagetier_wal::{LoggedStore, WalError};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The parameters of a life.
 pub(super) struct Life<'a> {
@@ -47,7 +48,15 @@ impl Life<'_> {
             if watch.model.lock().live().is_empty() {
                 create_space(&db, &watch.model).await.map_err(|error| open::causes(&error))?;
             }
-            work(plan, &watch, &db, seed, shelf.as_ref()).await?;
+            // A second opener would get the store.
+            let amid = closes && seed.is_multiple_of(4) && !plan.has("openers");
+            let closing = amid.then(|| {
+                tokio::spawn(close_amid(Arc::clone(plan), Arc::clone(&db), Arc::clone(&watch), seed))
+            });
+            work(plan, &watch, &db, seed, shelf.as_ref(), amid).await?;
+            if let Some(closing) = closing {
+                closing.await.map_err(|e| format!("a task panicked: {e}"))??;
+            }
             let moments = end_of(&watch, db, closes.then_some(seed)).await?;
             if let (Some(shelf), Some(last)) = (shelf, moments.last()) {
                 let mut rng = SmallRng::seed_from_u64(seed ^ 0xbac);
@@ -64,6 +73,7 @@ async fn work(
     db: &Arc<LoggedStore>,
     seed: u64,
     shelf: Option<&Shelf>,
+    amid: bool,
 ) -> Result<(), String> {
     let ops = plan.ops;
     let mut tasks = tokio::task::JoinSet::new();
@@ -80,11 +90,34 @@ async fn work(
     if watch.power.is_cut() {
         return Err("does not come to rest".to_owned());
     }
+    if amid {
+        return Ok(());
+    }
     let rng = SmallRng::seed_from_u64(seed);
     let (db, watch, plan) = (Arc::clone(db), Arc::clone(watch), Arc::clone(plan));
     let last = Worker { db, watch, plan, rng, shelf: None };
     last.look_at_all().await?;
     last.db.validate()
+}
+
+/// Closes the store while its tasks use it: what they call is refused from some moment on.
+async fn close_amid(
+    plan: Arc<Plan>,
+    db: Arc<LoggedStore>,
+    watch: Arc<Watch>,
+    seed: u64,
+) -> Result<(), String> {
+    let us = SmallRng::seed_from_u64(seed ^ 0xa31d).random_range(1..300_000);
+    tokio::time::sleep(Duration::from_micros(us)).await;
+    // Another task may let the SSD fail at any time.
+    let fails = watch.is_troubled() || plan.has("readmit");
+    watch.trouble();
+    let ended = db.shutdown().await;
+    if !matches!(db.admit(Duration::ZERO).await, Err(WalError::Stopped)) {
+        return Err("a store that was closed admits changes".to_owned());
+    }
+    let failed = ended.err().filter(|_| !fails);
+    failed.map_or(Ok(()), |error| Err(format!("a shutdown under load: {}", open::causes(&error))))
 }
 
 /// Ends the life by a close, whole or dropped, or leaves the store as it is.
@@ -102,17 +135,18 @@ async fn end_of(
     };
     let mut rng = SmallRng::seed_from_u64(seed ^ 0xc105e);
     let unsynced = watch.model.lock().unsynced();
-    let db = Arc::try_unwrap(db).map_err(|_| "a task still holds the store".to_owned())?;
     let polls = if rng.random_bool(0.3) { rng.random_range(1..40) } else { u32::MAX };
     let end = db.wal().end().0;
-    match up_to(polls, db.close()).await {
+    match up_to(polls, db.shutdown()).await {
         Some(Ok(())) => {
             let mut model = watch.model.lock();
             model.acknowledged(end);
             model.know(end);
             model.synced(&unsynced);
         }
-        Some(Err(error)) if !watch.is_troubled() => return Err(format!("close: {}", open::causes(&error))),
+        Some(Err(error)) if !watch.is_troubled() => {
+            return Err(format!("shutdown: {}", open::causes(&error)));
+        }
         _ => {}
     }
     let last = watch.now();

@@ -205,6 +205,11 @@ impl Run<'_> {
                 }
                 opened => opened.map_err(|error| format!("does not open: {error}"))?,
             };
+            let (read, span) = (db.recovered().read, moment.span.unwrap_or_default());
+            // All of it, if a page is damaged that the SSD should have.
+            if read.from < span.from && read.from > db.wal().oldest() {
+                return Err(format!("{read:?} of the log was read, and not {span:?}"));
+            }
             let mut model = watch.model.lock().clone();
             let floor = model.acked;
             let (seen, end) = check(&db, &mut model, floor, false).await?;

@@ -6,12 +6,12 @@ use super::model::Model;
 use crate::campaign::draw::plan::Plan;
 use crate::campaign::world::disks::{Disks, SharedDisks};
 use crate::campaign::world::moment::{Outcome, bounded_power};
-use pagetier::MemoryManifest;
+use pagetier::{Loss, MemoryManifest};
 use pagetier_devio::{
     Device, DeviceError, DeviceStats, DoneFuture, IoBufs, IoClass, IoFuture, Occupancy, SharedDevice,
 };
 use pagetier_testing::{SimDevice, SimMoment, SimPower};
-use pagetier_wal::LoggedStore;
+use pagetier_wal::{LoggedStore, RedoSpan};
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -35,6 +35,8 @@ pub(super) struct Moment {
     pub(super) model: Model,
     /// Where the log ended, what was in memory included.
     pub(super) end: u64,
+    /// What the log said that a recovery would read.
+    pub(super) span: Option<RedoSpan>,
     pub(super) boundary: u64,
     /// An open was recovering.
     pub(super) recovering: bool,
@@ -205,7 +207,9 @@ impl Watch {
 
     fn moment(&self, inside: &mut Inside, log: impl FnOnce() -> LogMoment) -> Moment {
         let mut model = self.model.lock();
-        let end = inside.db.upgrade().map_or(model.acked, |db| db.wal().end().0);
+        let db = inside.db.upgrade();
+        let end = db.as_ref().map_or(model.acked, |db| db.wal().end().0);
+        let span = db.and_then(|db| db.wal().to_redo(Loss::Crash));
         model.resolve(end);
         Moment {
             pages: [self.hdd.moment(), self.ssd.moment(), self.ring.moment()],
@@ -213,6 +217,7 @@ impl Watch {
             manifest: self.manifest.fork(),
             model: model.at_moment(inside.recovering),
             end,
+            span,
             boundary: inside.boundaries,
             recovering: inside.recovering,
         }

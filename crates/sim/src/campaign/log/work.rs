@@ -68,6 +68,7 @@ pub(super) const TABLE: &[Operation] = &[
             "MiniTx::replace",
             "MiniTx::payload",
             "MiniTx::commit",
+            "MiniTx::commit_keeping",
             "Wal::flush",
         ],
         |w| Box::pin(w.change()),
@@ -99,18 +100,19 @@ const EXAMINATIONS: &[&str] = &[
     "Backups::purge",
     "Backups::verify",
     "DeviceMedia::open",
-    "LoggedStore::close",
     "LoggedStore::on",
     "LoggedStore::open",
     "LoggedStore::recovered",
     "LoggedStore::restorable",
     "LoggedStore::restore",
     "LoggedStore::restore_until",
+    "LoggedStore::shutdown",
     "LoggedStore::store",
     "LoggedStore::wal",
     "Wal::archive_to",
     "Wal::end",
     "Wal::on",
+    "Wal::to_redo",
     "WalOptions::capacity_bytes",
     "WalOptions::keep",
     "WalOptions::ssd_log_bytes",
@@ -253,22 +255,51 @@ impl Worker {
         if changes.is_empty() && freed.is_empty() {
             return Ok(());
         }
-        match self.rng.random_range(0..10) {
-            0..2 => {
-                let lsn = tx.commit().map_err(|error| causes(&error))?;
-                self.model().recorded(lsn.0, &changes, freed);
-                Ok(())
+        let drawn = self.rng.random_range(0..12_u32);
+        if drawn >= 6 {
+            return self.commit_by_call(db, tx, &changes, freed).await;
+        }
+        let (lsn, kept) =
+            match if drawn < 3 { tx.commit_keeping() } else { tx.commit().map(|lsn| (lsn, Vec::new())) } {
+                Ok(done) => done,
+                Err(error) => return self.judge("commit", &error),
+            };
+        self.model().recorded(lsn.0, &changes, freed);
+        let lsn = self.go_on(db, kept, freed, lsn)?;
+        // Some become durable with a later one.
+        if drawn.is_multiple_of(3) {
+            return Ok(());
+        }
+        match db.wal().flush(lsn).await {
+            Ok(()) => self.model().acknowledged(lsn.0),
+            Err(error) => return self.judge("flush", &error),
+        }
+        Ok(())
+    }
+
+    /// Changes pages that a commit has kept once more, and commits that or takes it back. Returns the last
+    /// record's LSN.
+    fn go_on<'p>(
+        &mut self,
+        db: &LoggedStore,
+        kept: Vec<PageMut<'p>>,
+        freed: &[PageId],
+        lsn: Lsn,
+    ) -> Result<Lsn, String> {
+        let mut tx = MiniTx::new(Some(db.wal()));
+        let kept: Vec<_> = kept.into_iter().filter(|page| !freed.contains(&page.id())).collect();
+        let count = kept.into_iter().map(|page| tx.add(page)).count();
+        (0..count).for_each(|at| self.alter(&mut tx, at));
+        if count == 0 || self.rng.random_bool(0.4) {
+            return Ok(lsn);
+        }
+        let changes = Self::changes(&tx, count);
+        match tx.commit() {
+            Ok(lsn) => {
+                self.model().recorded(lsn.0, &changes, &[]);
+                Ok(lsn)
             }
-            2..5 => {
-                let lsn = tx.commit().map_err(|error| causes(&error))?;
-                self.model().recorded(lsn.0, &changes, freed);
-                match db.wal().flush(lsn).await {
-                    Ok(()) => self.model().acknowledged(lsn.0),
-                    Err(error) => return self.judge("flush", &error),
-                }
-                Ok(())
-            }
-            _ => self.commit_by_call(db, tx, &changes, freed).await,
+            Err(error) => self.judge("commit", &error).map(|()| lsn),
         }
     }
 
@@ -428,7 +459,10 @@ impl Worker {
             return self.commit(db, tx, changes, &[page]).await;
         }
         // Under its guard until the record is there.
-        let lsn = tx.commit().map_err(|error| causes(&error))?;
+        let lsn = match tx.commit() {
+            Ok(lsn) => lsn,
+            Err(error) => return self.judge("commit", &error),
+        };
         self.model().recorded(lsn.0, &changes, &[page]);
         drop(victim);
         match db.wal().flush(lsn).await {
@@ -605,13 +639,20 @@ impl Worker {
         let open = self.model().unapplied();
         let lsn = match open.filter(|_| self.rng.random_bool(0.6)) {
             Some(commit) => {
+                let before = db.wal().end();
                 let lsn = db.wal().append_applied(Lsn(commit));
-                self.model().applied(commit, lsn.0);
+                // A log that is being closed does not take it.
+                if lsn > before {
+                    self.model().applied(commit, lsn.0);
+                }
                 lsn
             }
             None => {
                 let operations = vec![7; self.rng.random_range(0..300)];
-                let lsn = db.wal().append_commit(&operations).map_err(|error| causes(&error))?;
+                let lsn = match db.wal().append_commit(&operations) {
+                    Ok(lsn) => lsn,
+                    Err(error) => return self.judge("append_commit", &error),
+                };
                 self.model().began_steps(lsn.0);
                 lsn
             }
