@@ -107,7 +107,7 @@ impl Adaptive {
         let SlotPolicyParams { slots, frames, costs, .. } = *params;
         let outqueue_entries = options.outqueue.map_or(params.outqueue_entries, |entries| entries as usize);
         let pin = options.pin;
-        let ghosts = Ghosts::new(slots, frames, costs);
+        let ghosts = Ghosts::new(slots, options.zone, frames, costs);
         Self {
             pages: Tracked::new(slots, frames, outqueue_entries, ghosts.records_max()),
             zone: Zone::steady(),
@@ -126,20 +126,11 @@ impl Adaptive {
         Scale { costs: self.costs, tick }
     }
 
-    fn key_in_slot(&self, slot: SlotId) -> f64 {
-        let Some(id) = self.pages.in_slot(slot) else { return f64::NEG_INFINITY };
-        let seen = self.pages.kept(id);
-        self.scale().key_of_held(
-            &SETTINGS[self.chooser.chosen],
-            seen,
-            Facts::on_ssd(seen, self.dirty.contains(slot)),
-        )
-    }
-
     fn reposition(&mut self, id: RecordId) {
         if let Some(slot) = self.pages.slot(id).filter(|&slot| self.zone.contains(slot)) {
-            let key = self.key_in_slot(slot);
-            self.zone.update(slot, key);
+            let (zone, _, key) = self.zone_and_keys();
+            let key = key(slot);
+            zone.update(slot, key);
         }
     }
 
@@ -178,11 +169,12 @@ impl Adaptive {
         self.pages.forget(id);
     }
 
-    fn zone_and_keys(&mut self) -> (&mut Zone, impl Fn(SlotId) -> f64) {
+    /// The zone, the records, and the key of a slot's page.
+    fn zone_and_keys(&mut self) -> (&mut Zone, &Tracked<Seen>, impl Fn(SlotId) -> f64) {
         let scale = self.scale();
         let Self { zone, pages, dirty, chooser, .. } = self;
-        let setting = &SETTINGS[chooser.chosen];
-        (zone, move |slot| {
+        let (pages, setting) = (&*pages, &SETTINGS[chooser.chosen]);
+        (zone, pages, move |slot| {
             pages.in_slot(slot).map_or(f64::NEG_INFINITY, |id| {
                 let seen = pages.kept(id);
                 scale.key_of_held(setting, seen, Facts::on_ssd(seen, dirty.contains(slot)))
@@ -238,7 +230,7 @@ impl SlotPolicy for Adaptive {
         }
         let Some(id) = self.pages.find(page) else { return Verdict::Reject };
         let key = self.scale().key_of_candidate(&SETTINGS[self.chooser.chosen], self.pages.kept(id), cause);
-        let (zone, keys) = self.zone_and_keys();
+        let (zone, _, keys) = self.zone_and_keys();
         zone.decide(key, keys, usable).map_or(Verdict::Reject, Verdict::AdmitOver)
     }
 
@@ -312,19 +304,13 @@ impl SlotPolicy for Adaptive {
         _now: Millis,
         out: &mut Vec<SlotId>,
     ) {
-        let scale = self.scale();
-        let Self { zone, pages, dirty, chooser, .. } = self;
-        let setting = &SETTINGS[chooser.chosen];
-        let occupied = pages.occupied().filter(|&(slot, _)| eligible(slot));
-        let keys = occupied.map(|(slot, id)| {
-            let seen = pages.kept(id);
-            (slot, scale.key_of_held(setting, seen, Facts::on_ssd(seen, dirty.contains(slot))))
-        });
-        zone.start(k, keys, out);
+        let (zone, pages, key) = self.zone_and_keys();
+        let eligible = pages.occupied().filter(|&(slot, _)| eligible(slot));
+        zone.start(k, eligible.map(|(slot, _)| (slot, key(slot))), out);
     }
 
     fn next_victims(&mut self, n: usize, _now: Millis, out: &mut Vec<SlotId>) {
-        let (zone, keys) = self.zone_and_keys();
+        let (zone, _, keys) = self.zone_and_keys();
         zone.next_victims(n, keys, out);
     }
 
@@ -345,7 +331,7 @@ impl SlotPolicy for Adaptive {
     fn set_costs(&mut self, costs: Costs) {
         self.costs = costs;
         self.ghosts.set_costs(costs);
-        let (zone, keys) = self.zone_and_keys();
+        let (zone, _, keys) = self.zone_and_keys();
         zone.scale(1.0, keys);
     }
 
