@@ -13,7 +13,7 @@
 use super::held::{GHOSTS_MAX, Held};
 use super::listed::Listed;
 use super::score::Seen;
-use super::setting::{Facts, SETTINGS, Scale};
+use super::setting::{SETTINGS, Scale, key_of_held};
 use crate::collections::page_index::mixed;
 use crate::numbers::ZonePercent;
 use crate::ssd::tracked::{Kept, Record, RecordId, Tracked};
@@ -142,7 +142,7 @@ impl Ghosts {
         let newer = cause == Cause::Cleaned;
         if self.ghosts[at].used >= self.slots {
             let key = scale.key_of_candidate(setting, pages.kept(id), cause);
-            let Some(victim) = self.victim(at, pages, key, scale) else {
+            let Some(victim) = self.victim(at, pages, key) else {
                 self.ghosts[at].cost_ms += if newer { self.costs.hdd_write_ms } else { 0.0 };
                 return;
             };
@@ -170,7 +170,7 @@ impl Ghosts {
     }
 
     /// The page that ghost `at` would evict for one with this key.
-    fn victim(&mut self, at: usize, pages: &mut Tracked<Seen>, key: f64, scale: &Scale) -> Option<RecordId> {
+    fn victim(&mut self, at: usize, pages: &mut Tracked<Seen>, key: f64) -> Option<RecordId> {
         for _ in 0..2 {
             let ghost = &mut self.ghosts[at];
             while let Some(&(no, on_file)) = ghost.zone.last() {
@@ -180,7 +180,7 @@ impl Ghosts {
                     ghost.zone.pop();
                     continue;
                 }
-                let now = scale.key_of_held(&SETTINGS[at], seen, Facts::in_ghost(seen, at));
+                let now = key_of_held(&SETTINGS[at], seen, seen.ghosts.again_in_ghost());
                 if now > on_file && now > ghost.ceiling {
                     ghost.zone.pop();
                     continue;
@@ -191,19 +191,19 @@ impl Ghosts {
                 ghost.zone.pop();
                 return Some(id);
             }
-            self.renew_zone(at, pages, scale);
+            self.renew_zone(at, pages);
         }
         None
     }
 
     /// O(records that ghosts hold).
     #[cold]
-    fn renew_zone(&mut self, at: usize, pages: &mut Tracked<Seen>, scale: &Scale) {
+    fn renew_zone(&mut self, at: usize, pages: &mut Tracked<Seen>) {
         let mut all = std::mem::take(&mut self.scratch);
         all.clear();
         self.visit(pages, |id, seen| {
             if seen.ghosts.by(at) {
-                all.push((id.0, scale.key_of_held(&SETTINGS[at], seen, Facts::in_ghost(seen, at))));
+                all.push((id.0, key_of_held(&SETTINGS[at], seen, seen.ghosts.again_in_ghost())));
             }
         });
         let keep = self.zone_slots.min(all.len());
@@ -226,8 +226,8 @@ impl Ghosts {
         }
     }
 
-    /// At the end of a stretch, half an access per slot, returns the cost of each setting in it. Until a ghost
-    /// is full, all cost the same.
+    /// At the end of a stretch, half an access per slot, returns the cost of each setting in it. All cost the
+    /// same until a ghost is full.
     pub(crate) fn stretch(&mut self) -> Option<[f64; SETTINGS.len()]> {
         if self.accesses < self.slots.div_ceil(2) {
             return None;
