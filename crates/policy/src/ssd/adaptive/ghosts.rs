@@ -13,8 +13,9 @@
 use super::held::{GHOSTS_MAX, Held};
 use super::listed::Listed;
 use super::score::Seen;
-use super::setting::{Facts, SETTINGS, Scale};
+use super::setting::{SETTINGS, Scale, key_of_held};
 use crate::collections::page_index::mixed;
+use crate::numbers::ZonePercent;
 use crate::ssd::tracked::{Kept, Record, RecordId, Tracked};
 use crate::{Cause, Costs, PageId};
 
@@ -28,16 +29,12 @@ const SLOTS_MAX: usize = 16_384;
 /// fewer sampled pages chance decides. With 100, one of 27 sizes of a sampled store cost 15% too much.
 const SLOTS_MIN: usize = 200;
 
-/// A ghost's eviction zone has its slots divided by this, as the SSD's own (2013 paper, section 6.1).
-const ZONE: usize = 10;
-
 /// The cost of a change, in reads from the HDD per page that the new setting would hold and the SSD does not.
 const REFILLED: f64 = 0.2;
 
 /// The simulated SSD of one setting.
-#[derive(Debug)]
+#[derive(Default, Debug)]
 struct Ghost {
-    setting: usize,
     used: usize,
     /// The eviction candidates with their keys when the zone began, highest first.
     zone: Vec<(u32, f64)>,
@@ -50,16 +47,16 @@ struct Ghost {
 /// The ghosts, one per setting.
 #[derive(Debug)]
 pub(crate) struct Ghosts {
-    ghosts: Vec<Ghost>,
+    ghosts: [Ghost; SETTINGS.len()],
     /// The slots of a ghost.
     slots: usize,
+    /// The slots of its eviction zone: as large a part as of the SSD's own.
+    zone_slots: usize,
     /// The sample: pages whose hash is not above this.
     below: u64,
     costs: Costs,
     /// Accesses of the sample in this stretch.
     accesses: usize,
-    /// Whether a ghost has been full: until then all settings cost the same.
-    full: bool,
     /// The records of the pages that a ghost holds.
     listed: Listed,
     scratch: Vec<(u32, f64)>,
@@ -67,17 +64,16 @@ pub(crate) struct Ghosts {
 
 impl Ghosts {
     /// Empty ghosts of an SSD of `slots` slots under a pool of `frames` frames.
-    pub(crate) fn new(slots: usize, frames: usize, costs: Costs) -> Self {
+    pub(crate) fn new(slots: usize, zone: ZonePercent, frames: usize, costs: Costs) -> Self {
         let sampled = sampled_slots(slots, frames);
         let rate = sampled as f64 / slots.max(1) as f64;
-        let ghost = |setting| Ghost { setting, used: 0, zone: Vec::new(), ceiling: 0.0, cost_ms: 0.0 };
         Self {
-            ghosts: (0..SETTINGS.len()).map(ghost).collect(),
+            ghosts: Default::default(),
             slots: sampled,
+            zone_slots: ((sampled as f64 * zone.get() / 100.0) as usize).max(1),
             below: if rate >= 1.0 { u64::MAX } else { (rate * u64::MAX as f64) as u64 },
             costs,
             accesses: 0,
-            full: false,
             listed: Listed::new(),
             scratch: Vec::with_capacity(sampled),
         }
@@ -114,9 +110,9 @@ impl Ghosts {
     /// Records that a sampled page was read from a device.
     pub(crate) fn read(&mut self, seen: &mut Seen) {
         self.accesses += 1;
-        for ghost in &mut self.ghosts {
-            let hit = seen.ghosts.by(ghost.setting);
-            if hit && SETTINGS[ghost.setting].segmented {
+        for (at, ghost) in self.ghosts.iter_mut().enumerate() {
+            let hit = seen.ghosts.by(at);
+            if hit && SETTINGS[at].segmented {
                 seen.ghosts.set_again_in_ghost(true);
             }
             ghost.cost_ms += if hit { self.costs.ssd_read_ms } else { self.costs.hdd_read_ms };
@@ -128,34 +124,29 @@ impl Ghosts {
         self.accesses += usize::from(cause == Cause::Cleaned);
         for at in 0..self.ghosts.len() {
             let held = pages.kept(id).ghosts;
-            let setting = self.ghosts[at].setting;
             match cause {
-                Cause::Cleaned if held.newer_in(setting) => {
-                    self.ghosts[at].cost_ms += self.costs.ssd_write_ms
-                }
+                Cause::Cleaned if held.newer_in(at) => self.ghosts[at].cost_ms += self.costs.ssd_write_ms,
                 // The copy was identical to the HDD's, so the change of the page invalidated it.
-                Cause::Cleaned if held.by(setting) => {
-                    self.ghosts[at].used -= 1;
-                    pages.kept_mut(id).ghosts.set(setting, false, false);
+                Cause::Cleaned if held.by(at) => {
+                    self.remove(at, pages, id);
                     self.consider(at, pages, id, cause, scale);
                 }
-                _ if held.by(setting) => {}
+                _ if held.by(at) => {}
                 _ => self.consider(at, pages, id, cause, scale),
             }
         }
     }
 
     fn consider(&mut self, at: usize, pages: &mut Tracked<Seen>, id: RecordId, cause: Cause, scale: &Scale) {
-        let setting = &SETTINGS[self.ghosts[at].setting];
+        let setting = &SETTINGS[at];
         let newer = cause == Cause::Cleaned;
         if self.ghosts[at].used >= self.slots {
-            self.full = true;
             let key = scale.key_of_candidate(setting, pages.kept(id), cause);
-            let Some(victim) = self.victim(at, pages, key, scale) else {
+            let Some(victim) = self.victim(at, pages, key) else {
                 self.ghosts[at].cost_ms += if newer { self.costs.hdd_write_ms } else { 0.0 };
                 return;
             };
-            self.evict(at, pages, victim);
+            self.remove(at, pages, victim);
         }
         let ghost = &mut self.ghosts[at];
         ghost.used += 1;
@@ -166,33 +157,30 @@ impl Ghosts {
             ghost.cost_ms += self.costs.ssd_read_ms + self.costs.hdd_write_ms;
         }
         let seen = pages.kept_mut(id);
-        seen.ghosts.set(ghost.setting, true, newer);
+        seen.ghosts.set(at, true, newer);
         if setting.segmented {
             seen.ghosts.set_again_in_ghost(false);
         }
         self.list(pages, id);
     }
 
-    fn evict(&mut self, at: usize, pages: &mut Tracked<Seen>, victim: RecordId) {
-        let ghost = &mut self.ghosts[at];
-        let held = &mut pages.kept_mut(victim).ghosts;
-        held.set(ghost.setting, false, false);
-        ghost.used -= 1;
+    fn remove(&mut self, at: usize, pages: &mut Tracked<Seen>, victim: RecordId) {
+        pages.kept_mut(victim).ghosts.set(at, false, false);
+        self.ghosts[at].used -= 1;
     }
 
     /// The page that ghost `at` would evict for one with this key.
-    fn victim(&mut self, at: usize, pages: &mut Tracked<Seen>, key: f64, scale: &Scale) -> Option<RecordId> {
+    fn victim(&mut self, at: usize, pages: &mut Tracked<Seen>, key: f64) -> Option<RecordId> {
         for _ in 0..2 {
             let ghost = &mut self.ghosts[at];
-            let setting = &SETTINGS[ghost.setting];
             while let Some(&(no, on_file)) = ghost.zone.last() {
                 let id = RecordId(no);
                 let seen = pages.kept(id);
-                if !seen.ghosts.by(ghost.setting) {
+                if !seen.ghosts.by(at) {
                     ghost.zone.pop();
                     continue;
                 }
-                let now = scale.key_of_held(setting, seen, Facts::in_ghost(seen, ghost.setting));
+                let now = key_of_held(&SETTINGS[at], seen, seen.ghosts.again_in_ghost());
                 if now > on_file && now > ghost.ceiling {
                     ghost.zone.pop();
                     continue;
@@ -203,24 +191,22 @@ impl Ghosts {
                 ghost.zone.pop();
                 return Some(id);
             }
-            self.renew_zone(at, pages, scale);
+            self.renew_zone(at, pages);
         }
         None
     }
 
     /// O(records that ghosts hold).
     #[cold]
-    fn renew_zone(&mut self, at: usize, pages: &mut Tracked<Seen>, scale: &Scale) {
-        let no = self.ghosts[at].setting;
-        let setting = &SETTINGS[no];
+    fn renew_zone(&mut self, at: usize, pages: &mut Tracked<Seen>) {
         let mut all = std::mem::take(&mut self.scratch);
         all.clear();
         self.visit(pages, |id, seen| {
-            if seen.ghosts.by(no) {
-                all.push((id.0, scale.key_of_held(setting, seen, Facts::in_ghost(seen, no))));
+            if seen.ghosts.by(at) {
+                all.push((id.0, key_of_held(&SETTINGS[at], seen, seen.ghosts.again_in_ghost())));
             }
         });
-        let keep = (self.slots / ZONE).max(1).min(all.len());
+        let keep = self.zone_slots.min(all.len());
         if keep > 0 {
             let by_key = |a: &(u32, f64), b: &(u32, f64)| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0));
             all.select_nth_unstable_by(keep - 1, by_key);
@@ -235,27 +221,19 @@ impl Ghosts {
 
     /// Updates the counts for a record that is being removed.
     pub(crate) fn forget(&mut self, held: Held) {
-        for ghost in &mut self.ghosts {
-            ghost.used -= usize::from(held.by(ghost.setting));
+        for (at, ghost) in self.ghosts.iter_mut().enumerate() {
+            ghost.used -= usize::from(held.by(at));
         }
     }
 
-    /// At the end of a stretch, half an access per slot, returns the cost of each setting in it. Discards
-    /// stretches before a ghost is full, which do not distinguish the settings.
+    /// At the end of a stretch, half an access per slot, returns the cost of each setting in it. All cost the
+    /// same until a ghost is full.
     pub(crate) fn stretch(&mut self) -> Option<[f64; SETTINGS.len()]> {
         if self.accesses < self.slots.div_ceil(2) {
             return None;
         }
         self.accesses = 0;
-        if !self.full {
-            self.ghosts.iter_mut().for_each(|ghost| ghost.cost_ms = 0.0);
-            return None;
-        }
-        let mut costs = [0.0; SETTINGS.len()];
-        for ghost in &mut self.ghosts {
-            costs[ghost.setting] = std::mem::take(&mut ghost.cost_ms);
-        }
-        Some(costs)
+        Some(self.ghosts.each_mut().map(|ghost| std::mem::take(&mut ghost.cost_ms)))
     }
 
     /// The cost of a change to `setting`: pages that it would hold, and the SSD does not, get their slots
@@ -276,10 +254,10 @@ impl Ghosts {
 
     /// Recounts the slots, and the listed records.
     pub(crate) fn validate(&self, pages: &Tracked<Seen>) -> Result<(), String> {
-        for ghost in &self.ghosts {
-            let held = pages.live().filter(|(_, record)| record.kept.ghosts.by(ghost.setting)).count();
+        for (at, ghost) in self.ghosts.iter().enumerate() {
+            let held = pages.live().filter(|(_, record)| record.kept.ghosts.by(at)).count();
             if held != ghost.used || held > self.slots {
-                return Err(format!("ghost {}: {held} pages, {} counted", ghost.setting, ghost.used));
+                return Err(format!("ghost {at}: {held} pages, {} counted", ghost.used));
             }
         }
         let mut listed = 0;
@@ -359,7 +337,7 @@ mod tests {
     #[test]
     fn a_large_ssd_has_ghosts_of_bounded_size() {
         for slots in [1 << 20, 1 << 22, 1 << 26] {
-            let ghosts = Ghosts::new(slots, slots / 10, Costs::PAPER);
+            let ghosts = Ghosts::new(slots, ZonePercent::DEFAULT, slots / 10, Costs::PAPER);
             assert_eq!(ghosts.slots, SLOTS_MAX);
             assert!(ghosts.memory_bytes() < 1 << 20);
         }

@@ -24,7 +24,6 @@ mod setting;
 use super::tracked::{RecordId, Tracked};
 use super::zone::Zone;
 use crate::choosing::Chooser;
-use crate::collections::slot_set::SlotSet;
 use crate::numbers::ZonePercent;
 use crate::{
     Access, Cause, Costs, Location, Millis, PageId, PolicyChoice, SlotId, SlotPages, SlotPolicy,
@@ -32,7 +31,7 @@ use crate::{
 };
 use ghosts::Ghosts;
 use score::{Seen, TICKS_PER_SLOT};
-use setting::{FIRST, Facts, SETTINGS, Scale};
+use setting::{FIRST, SETTINGS, Scale, key_of_held};
 use std::sync::Arc;
 
 /// One of the settings that the default SSD policy chooses among, for [`AutoOptions::pin`]. By name:
@@ -90,7 +89,6 @@ impl Default for AutoOptions {
 pub struct Adaptive {
     pages: Tracked<Seen>,
     zone: Zone,
-    dirty: SlotSet,
     ghosts: Ghosts,
     costs: Costs,
     slots: u64,
@@ -107,11 +105,10 @@ impl Adaptive {
         let SlotPolicyParams { slots, frames, costs, .. } = *params;
         let outqueue_entries = options.outqueue.map_or(params.outqueue_entries, |entries| entries as usize);
         let pin = options.pin;
-        let ghosts = Ghosts::new(slots, frames, costs);
+        let ghosts = Ghosts::new(slots, options.zone, frames, costs);
         Self {
             pages: Tracked::new(slots, frames, outqueue_entries, ghosts.records_max()),
             zone: Zone::steady(),
-            dirty: SlotSet::default(),
             ghosts,
             costs,
             slots: slots.max(1) as u64,
@@ -126,28 +123,19 @@ impl Adaptive {
         Scale { costs: self.costs, tick }
     }
 
-    fn key_in_slot(&self, slot: SlotId) -> f64 {
-        let Some(id) = self.pages.in_slot(slot) else { return f64::NEG_INFINITY };
-        let seen = self.pages.kept(id);
-        self.scale().key_of_held(
-            &SETTINGS[self.chooser.chosen],
-            seen,
-            Facts::on_ssd(seen, self.dirty.contains(slot)),
-        )
-    }
-
     fn reposition(&mut self, id: RecordId) {
         if let Some(slot) = self.pages.slot(id).filter(|&slot| self.zone.contains(slot)) {
-            let key = self.key_in_slot(slot);
-            self.zone.update(slot, key);
+            let (zone, _, key) = self.zone_and_keys();
+            let key = key(slot);
+            zone.update(slot, key);
         }
     }
 
     /// Counts an access that costs the HDD `saved_ms` more than the SSD.
-    fn count(&mut self, id: RecordId, saved_ms: f64, write: bool) {
+    fn count(&mut self, id: RecordId, saved_ms: f64) {
         self.accesses += 1;
         let tick = self.scale().tick;
-        self.pages.kept_mut(id).add(tick, saved_ms, write);
+        self.pages.kept_mut(id).add(tick, saved_ms);
         self.reposition(id);
     }
 
@@ -178,14 +166,14 @@ impl Adaptive {
         self.pages.forget(id);
     }
 
-    fn zone_and_keys(&mut self) -> (&mut Zone, impl Fn(SlotId) -> f64) {
-        let scale = self.scale();
-        let Self { zone, pages, dirty, chooser, .. } = self;
-        let setting = &SETTINGS[chooser.chosen];
-        (zone, move |slot| {
+    /// The zone, the records, and the key of a slot's page.
+    fn zone_and_keys(&mut self) -> (&mut Zone, &Tracked<Seen>, impl Fn(SlotId) -> f64) {
+        let Self { zone, pages, chooser, .. } = self;
+        let (pages, setting) = (&*pages, &SETTINGS[chooser.chosen]);
+        (zone, pages, move |slot| {
             pages.in_slot(slot).map_or(f64::NEG_INFINITY, |id| {
                 let seen = pages.kept(id);
-                scale.key_of_held(setting, seen, Facts::on_ssd(seen, dirty.contains(slot)))
+                key_of_held(setting, seen, seen.ghosts.again_on_ssd())
             })
         })
     }
@@ -220,7 +208,7 @@ impl SlotPolicy for Adaptive {
             // is an access: without its time, the page would seem idle, and ghosts without it would pay
             // nothing.
             let saved_ms = if access == Access::Random { self.costs.read_saving_ms() } else { 0.0 };
-            self.count(id, saved_ms, false);
+            self.count(id, saved_ms);
             self.choose();
         }
     }
@@ -238,20 +226,17 @@ impl SlotPolicy for Adaptive {
         }
         let Some(id) = self.pages.find(page) else { return Verdict::Reject };
         let key = self.scale().key_of_candidate(&SETTINGS[self.chooser.chosen], self.pages.kept(id), cause);
-        let (zone, keys) = self.zone_and_keys();
+        let (zone, _, keys) = self.zone_and_keys();
         zone.decide(key, keys, usable).map_or(Verdict::Reject, Verdict::AdmitOver)
     }
 
-    fn wrote(&mut self, page: PageId, location: Location, _now: Millis) {
+    fn wrote(&mut self, page: PageId, _location: Location, _now: Millis) {
         let Some(id) = self.pages.find(page) else { return };
-        if let (Location::Ssd, Some(slot)) = (location, self.pages.slot(id)) {
-            self.dirty.set(slot, true);
-        }
         if self.samples(page) {
             let scale = self.scale();
             self.ghosts.offer(&mut self.pages, id, Cause::Cleaned, &scale);
         }
-        self.count(id, self.costs.hdd_write_ms - self.costs.ssd_write_ms, true);
+        self.count(id, self.costs.hdd_write_ms - self.costs.ssd_write_ms);
         self.choose();
     }
 
@@ -266,16 +251,8 @@ impl SlotPolicy for Adaptive {
             None => self.pages.kept_mut(id).ghosts.set_again_on_ssd(false),
         }
         self.zone.remove(slot);
-        self.dirty.set(slot, false);
         self.pages.set_slot(id, Some(slot));
         self.trim();
-    }
-
-    fn copied_home(&mut self, page: PageId, slot: SlotId) {
-        if let Some(id) = self.pages.find(page).filter(|id| self.pages.slot(*id) == Some(slot)) {
-            self.dirty.set(slot, false);
-            self.reposition(id);
-        }
     }
 
     fn removed(&mut self, page: PageId, _evicted: bool, _now: Millis) {
@@ -312,19 +289,13 @@ impl SlotPolicy for Adaptive {
         _now: Millis,
         out: &mut Vec<SlotId>,
     ) {
-        let scale = self.scale();
-        let Self { zone, pages, dirty, chooser, .. } = self;
-        let setting = &SETTINGS[chooser.chosen];
-        let occupied = pages.occupied().filter(|&(slot, _)| eligible(slot));
-        let keys = occupied.map(|(slot, id)| {
-            let seen = pages.kept(id);
-            (slot, scale.key_of_held(setting, seen, Facts::on_ssd(seen, dirty.contains(slot))))
-        });
-        zone.start(k, keys, out);
+        let (zone, pages, key) = self.zone_and_keys();
+        let eligible = pages.occupied().filter(|&(slot, _)| eligible(slot));
+        zone.start(k, eligible.map(|(slot, _)| (slot, key(slot))), out);
     }
 
     fn next_victims(&mut self, n: usize, _now: Millis, out: &mut Vec<SlotId>) {
-        let (zone, keys) = self.zone_and_keys();
+        let (zone, _, keys) = self.zone_and_keys();
         zone.next_victims(n, keys, out);
     }
 
@@ -345,15 +316,10 @@ impl SlotPolicy for Adaptive {
     fn set_costs(&mut self, costs: Costs) {
         self.costs = costs;
         self.ghosts.set_costs(costs);
-        let (zone, keys) = self.zone_and_keys();
-        zone.scale(1.0, keys);
     }
 
     fn memory_bytes(&self) -> usize {
-        self.pages.memory_bytes()
-            + self.zone.memory_bytes()
-            + self.dirty.memory_bytes()
-            + self.ghosts.memory_bytes()
+        self.pages.memory_bytes() + self.zone.memory_bytes() + self.ghosts.memory_bytes()
     }
 
     fn validate(&self) -> Result<(), String> {

@@ -3,8 +3,9 @@
 use super::held::Held;
 use crate::ssd::tracked::{Kept, PLACE_BITS, Stored};
 
-/// Ticks of the clock per access per slot.
-pub(crate) const TICKS_PER_SLOT: u32 = 64;
+/// Ticks of the clock per access per slot: as many in the shortest half-life as accesses per slot in the
+/// longest. A quarter and four times as many cost the same.
+pub(crate) const TICKS_PER_SLOT: u32 = (HALF_LIVES[1] / HALF_LIVES[RATES - 1]) as u32;
 
 /// The half-lives of the sums, in accesses per slot. The first sum never decays.
 pub(crate) const HALF_LIVES: [f64; 5] = [f64::INFINITY, 16.0, 4.0, 1.0, 0.25];
@@ -36,8 +37,6 @@ pub(crate) struct Seen {
     stamp: [u16; 2],
     /// Which ghosts hold the page, and which of them a version newer than the HDD's.
     pub(crate) ghosts: Held,
-    /// Writes since tracking began, up to 255.
-    writes: u8,
     /// The page's place, the round of the ghosts' list, and [`SEEN_TWICE`].
     place: u8,
 }
@@ -68,7 +67,7 @@ impl Seen {
     }
 
     /// Adds an access at `tick` that costs the HDD `saved_ms` more than the SSD.
-    pub(crate) fn add(&mut self, tick: u32, saved_ms: f64, write: bool) {
+    pub(crate) fn add(&mut self, tick: u32, saved_ms: f64) {
         if saved_ms > 0.0 && self.sums[0].ms() > 0.0 {
             self.place |= SEEN_TWICE;
         }
@@ -76,7 +75,6 @@ impl Seen {
         for (sum, half_life) in self.sums.iter_mut().zip(HALF_LIVES) {
             *sum = Short::of(sum.ms() * kept(ticks, half_life) + saved_ms);
         }
-        self.writes = self.writes.saturating_add(u8::from(write));
         self.set_stamp(tick);
     }
 
@@ -116,11 +114,6 @@ impl Seen {
     fn set_stamp(&mut self, tick: u32) {
         self.stamp = [(tick >> 16) as u16, tick as u16];
     }
-
-    /// The approximate share of the page's writes that were followed by another one.
-    pub(crate) fn rewritten(&self) -> f64 {
-        1.0 - 1.0 / f64::from(self.writes).max(1.0)
-    }
 }
 
 /// The share of a sum that remains after `ticks`.
@@ -150,7 +143,7 @@ mod tests {
     #[test]
     fn a_page_keeps_its_last_tick_and_its_sums_decay() {
         let mut seen = Seen::new(70_000);
-        seen.add(70_000, 7.09, false);
+        seen.add(70_000, 7.09);
         assert_eq!((seen.at_stamp(0).1, seen.idle(70_064)), (70_000, 64));
         // One access per slot later: a half-life of one has passed.
         for (rate, of) in [(0, 1.0), (3, 0.5), (4, 1.0 / 16.0)] {

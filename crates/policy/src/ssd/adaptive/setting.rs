@@ -9,7 +9,7 @@ pub(crate) struct Setting {
     pub(crate) name: &'static str,
     /// The index of the half-life that ranks.
     pub(crate) rate: usize,
-    /// The weight of the write at hand, and of a write-back that a rewrite will probably save.
+    /// The weight of the write that a dirty page's rejection takes.
     pub(crate) writes: f64,
     /// Ranks by recency instead, with pages read in their slot above all others, and admits every dirty page
     /// and, at second sight, every clean one.
@@ -38,25 +38,6 @@ pub(crate) const SETTINGS: [Setting; 7] = [
 /// The setting in force until the ghosts have been compared: `forever`, the cheapest one on young stores.
 pub(crate) const FIRST: usize = 0;
 
-/// The state of a page's slot, on the SSD or in a ghost.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Facts {
-    /// Whether the version is newer than the HDD's.
-    pub(crate) newer: bool,
-    /// Whether the page was read since it got the slot.
-    pub(crate) again: bool,
-}
-
-impl Facts {
-    pub(crate) const fn on_ssd(seen: &Seen, newer: bool) -> Self {
-        Self { newer, again: seen.ghosts.again_on_ssd() }
-    }
-
-    pub(crate) const fn in_ghost(seen: &Seen, ghost: usize) -> Self {
-        Self { newer: seen.ghosts.newer_in(ghost), again: seen.ghosts.again_in_ghost() }
-    }
-}
-
 /// Exceeds every tick.
 const ONCE: f64 = 4_294_967_296.0;
 
@@ -70,23 +51,16 @@ pub(crate) struct Scale {
     pub(crate) tick: u32,
 }
 
-impl Scale {
-    /// The key of a page that holds a slot.
-    pub(crate) fn key_of_held(&self, setting: &Setting, seen: &Seen, facts: Facts) -> f64 {
-        if setting.segmented {
-            let last = f64::from(seen.at_stamp(setting.rate).1);
-            return if facts.again { last } else { last - ONCE };
-        }
-        let copy = if facts.newer {
-            setting.writes * seen.rewritten() * (self.costs.ssd_read_ms + self.costs.hdd_write_ms)
-        } else {
-            0.0
-        };
-        // The copy decays like the accesses: a key changes only when the page is accessed.
-        let (sum, stamp) = seen.at_stamp(setting.rate);
-        key(setting, sum + copy, stamp)
+/// The key of a page that holds a slot, on the SSD or in a ghost; `again`: it was read since it got the slot.
+pub(crate) fn key_of_held(setting: &Setting, seen: &Seen, again: bool) -> f64 {
+    let (sum, stamp) = seen.at_stamp(setting.rate);
+    if !setting.segmented {
+        return key(setting, sum, stamp);
     }
+    if again { f64::from(stamp) } else { f64::from(stamp) - ONCE }
+}
 
+impl Scale {
     /// The key of a page considered for admission.
     pub(crate) fn key_of_candidate(&self, setting: &Setting, seen: &Seen, cause: Cause) -> f64 {
         if setting.segmented {
@@ -124,7 +98,7 @@ mod tests {
         let mut admitted = |cause| {
             let key = |seen: &Seen| SCALE.key_of_candidate(setting, seen, cause) > 0.0;
             let first = key(&seen);
-            seen.add(10, Costs::PAPER.read_saving_ms(), false);
+            seen.add(10, Costs::PAPER.read_saving_ms());
             (first, key(&seen))
         };
         assert_eq!(admitted(Cause::Evicted), (false, false));
@@ -133,7 +107,7 @@ mod tests {
         // A scan's reads are worth nothing, before a read and after it.
         let mut scanned = Seen::default();
         for saved_ms in [0.0, Costs::PAPER.read_saving_ms(), 0.0] {
-            scanned.add(10, saved_ms, false);
+            scanned.add(10, saved_ms);
             assert!(!scanned.is_seen_twice());
         }
     }
@@ -141,17 +115,17 @@ mod tests {
     #[test]
     fn a_page_that_was_only_scanned_evicts_no_other_under_any_half_life() {
         let (mut old, mut new) = (Seen::default(), Seen::default());
-        old.add(1, 0.0, false);
-        new.add(640, 0.0, false);
+        old.add(1, 0.0);
+        new.add(640, 0.0);
         for setting in SETTINGS.iter().filter(|setting| !setting.segmented) {
-            let held = SCALE.key_of_held(setting, &old, Facts { newer: false, again: false });
+            let held = key_of_held(setting, &old, false);
             let candidate = SCALE.key_of_candidate(setting, &new, Cause::Evicted);
             assert!(candidate <= held, "{}: {candidate} {held}", setting.name);
             // One random read makes the difference.
-            new.add(640, Costs::PAPER.read_saving_ms(), false);
+            new.add(640, Costs::PAPER.read_saving_ms());
             assert!(SCALE.key_of_candidate(setting, &new, Cause::Evicted) > held, "{}", setting.name);
             new = Seen::default();
-            new.add(640, 0.0, false);
+            new.add(640, 0.0);
         }
     }
 }
