@@ -136,7 +136,7 @@ fn checkpoint(tables: &mut Slots, slots: u32, time: &mut impl FnMut(&str, f64)) 
         let began = Instant::now();
         let piece = tables.capture(from..from + (slots - from).min(PIECE as u32));
         longest = longest.max(began.elapsed().as_secs_f64());
-        body_crc = StoreSeed::more(body_crc, piece.bytes());
+        body_crc = pagetier_page::crc32c_append(body_crc, piece.bytes());
         size += piece.bytes().len();
     }
     time("a checkpoint: all pieces and the checksum", all.elapsed().as_secs_f64());
