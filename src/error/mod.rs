@@ -148,7 +148,7 @@ pub enum OpenError {
     SsdMissing {
         /// The SSD's id.
         expected: String,
-        /// `is not given`, or what was found in its place.
+        /// `is not given`, or what was found in its place; and where it was last, if it was not there.
         what: String,
     },
     /// The manifest names an HDD, but the device holds no store.
