@@ -5,7 +5,9 @@
 //! all -- --ignored frozen::writes_the_fixtures`. Existing fixtures are never overwritten.
 
 use crate::fixture::PAGE;
-use pagetier::{Builder, Lsn, PageId, PageSize, PageStore, SpaceId, backup::BackupOptions};
+use pagetier::backup::{BackupOptions, Backups};
+use pagetier::errors::{Advice, Causes};
+use pagetier::{Builder, Lsn, PageId, PageSize, PageStore, SpaceId};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -241,4 +243,105 @@ async fn backups_of_every_frozen_version_restore() {
         expect(&store, version).await;
         store.close().await.unwrap();
     }
+}
+
+/// The format of a version that does not exist yet.
+const LATER: u32 = 99;
+
+/// Marks blocks whose CRC32C, in bytes 8 to 11, covers those from 12 to `end`. Blank ones stay.
+fn mark_blocks(bytes: &mut [u8], end: usize) {
+    for block in bytes.chunks_mut(4096).filter(|block| block[0] != 0) {
+        block[12..16].copy_from_slice(&LATER.to_le_bytes());
+        let sum = crc32c::crc32c(&block[12..end]);
+        block[8..12].copy_from_slice(&sum.to_le_bytes());
+    }
+}
+
+/// Marks the contents of both areas of a manifest, whose tails are empty after a close.
+fn mark_contents(areas: &mut [u8]) {
+    for area in areas.chunks_mut(areas.len() / 2).filter(|area| area[0] == b'{') {
+        let end = area.iter().position(|byte| *byte == b'\n').unwrap();
+        let line = std::str::from_utf8(&area[..end]).unwrap();
+        let line = line.replacen("\"format\":5,", &format!("\"format\":{LATER},"), 1);
+        let sealed = format!("{line}\ncrc32c {:08x}\n", crc32c::crc32c(line.as_bytes()));
+        area[..sealed.len()].copy_from_slice(sealed.as_bytes());
+    }
+}
+
+/// Each part of a store that has a format of its own: what refusals call it, its file, and how to mark it as
+/// a later version's.
+type Part = (&'static str, &'static str, fn(&mut [u8]));
+const PARTS: [Part; 4] = [
+    ("hdd.vol", "hdd.vol", |file| mark_blocks(&mut file[..2 * 4096], 4096)),
+    ("ssd.cache", "ssd.cache", |file| mark_blocks(&mut file[..2 * 4096], 4096)),
+    ("the manifest's areas", "manifest.json", |file| mark_blocks(&mut file[4096..5 * 4096], 512)),
+    ("the manifest", "manifest.json", |file| mark_contents(&mut file[64 << 10..])),
+];
+
+/// The files of a directory, but for the lock.
+fn files(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let paths = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let mut all: Vec<_> = paths.filter(|path| !path.ends_with("lock")).collect();
+    all.sort();
+    all.into_iter().map(|path| (path.clone(), std::fs::read(path).unwrap())).collect()
+}
+
+/// After a downgrade, every way to open the store names both versions, and leaves every byte as it was.
+#[tokio::test]
+async fn what_a_later_version_wrote_is_refused_by_its_number_and_stays_as_it_is() {
+    let dir = scratch();
+    let at = dir.path().join("store");
+    unpack(&std::fs::read(fixtures("v1").join("closed-zone.packed")).unwrap(), &at);
+    // As this version leaves it.
+    builder(&at, "cac").open().await.unwrap().close().await.unwrap();
+    for (named, file, mark) in PARTS {
+        let before = std::fs::read(at.join(file)).unwrap();
+        let mut bytes = before.clone();
+        mark(&mut bytes);
+        std::fs::write(at.join(file), bytes).unwrap();
+        let marked = files(&at);
+        for (how, opened) in [
+            ("open", builder(&at, "cac").open().await),
+            ("accept the loss", builder(&at, "cac").accept_ssd_loss(true).open().await),
+            ("read", builder(&at, "cac").open_read_only().await),
+        ] {
+            let error = opened.expect_err(how);
+            let said = error.to_string();
+            let ok = said.contains(&format!("{named}: it has format 99, this version reads "));
+            assert!(ok && error.advice() == Advice::FixConfiguration, "{how}, {named}: {said}");
+            assert!(files(&at) == marked, "{how}, {named}: a file changed");
+        }
+        std::fs::write(at.join(file), before).unwrap();
+    }
+    let store = builder(&at, "cac").open().await.unwrap();
+    expect(&store, "marked and restored").await;
+    let hot = dir.path().join("hot");
+    std::fs::write(&hot, "pagetier hot set 99\n1 1\n").unwrap();
+    let refused = Causes(&store.hot_set().import(&hot).await.unwrap_err()).to_string();
+    assert!(refused.contains("hot set 99") && refused.contains("hot set 1"), "{refused}");
+    store.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_backup_of_a_later_version_is_refused_by_its_number_and_stays_as_it_is() {
+    let dir = scratch();
+    let (from, at) = (dir.path().join("backups"), dir.path().join("store"));
+    unpack(&std::fs::read(fixtures("v1").join("backups.packed")).unwrap(), &from);
+    let newest = from.join("000002.backup");
+    let mut bytes = std::fs::read(&newest).unwrap();
+    bytes[8..12].copy_from_slice(&LATER.to_le_bytes());
+    std::fs::write(&newest, bytes).unwrap();
+    let (marked, backups) = (files(&from), Backups::at(&from));
+    for refused in [
+        builder(&at, "cac").restore(&from, None, |_| ()).await.unwrap_err(),
+        backups.list().await.unwrap().pop().unwrap().fault.unwrap(),
+        backups.verify(|_| ()).await.unwrap().pop().unwrap().fault.unwrap(),
+        backups.purge(1, |_| ()).await.unwrap_err(),
+    ] {
+        let said = Causes(&refused).to_string();
+        assert!(said.contains("000002.backup: it has format 99, this version reads 1"), "{said}");
+        assert!(files(&from) == marked && !at.exists(), "{said}");
+    }
+    // A backup of before is whole.
+    assert_eq!(builder(&at, "cac").restore(&from, Some(1), |_| ()).await.unwrap().files, 1);
 }

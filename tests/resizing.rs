@@ -1,6 +1,6 @@
 //! The pool's size changes while the store is in use: under load, with power cuts and faults.
 
-use crate::changing::{check, known, load};
+use crate::changing::{blank_ssd, check, known, load};
 use crate::fixture::{Fixture, PAGE, PAGES, expect_all, grown, write, write_all};
 use pagetier::errors::PoolSizeError::TooSmall;
 use pagetier::{
@@ -8,7 +8,7 @@ use pagetier::{
     errors::{Exhausted, PoolError},
     scrub::ScrubOptions,
 };
-use pagetier_devio::IoOp;
+use pagetier_devio::{IoOp, SharedDevice};
 use pagetier_rivals::POOL_POLICIES;
 use pagetier_testing::{Fault, FaultEffect};
 use std::sync::Arc;
@@ -153,4 +153,34 @@ async fn a_budget_covers_the_same_when_it_is_given_again() {
         assert_eq!(other.stats().pool_memory.staging, store.stats().pool_memory.staging);
     }
     assert_eq!(store.stats().frames, opened.frames);
+}
+
+/// Schedule: `resize_pool` has computed its frames beside the tables of the SSD in use, and waits for guards;
+/// an exchange for a smaller SSD completes, and waits to give the pool what the new tables leave of the old
+/// budget; both go on.
+#[tokio::test(start_paused = true)]
+async fn a_budget_that_changes_during_an_exchange_of_the_ssd_is_kept() {
+    let fixture = Fixture::new();
+    let store = Arc::new(fixture.builder().pool_bytes(400 * PAGE).open().await.unwrap());
+    let space = grown(&store).await;
+    store.sync().await.unwrap();
+    store.ssd().replace(blank_ssd("large", 7) as SharedDevice, 2000 * PAGE).await.unwrap();
+    let mut guards = Vec::new();
+    for no in 0..250 {
+        guards.push(store.get(PageId::new(space, no)).await.unwrap());
+    }
+    let after = async |ms| tokio::time::sleep(Duration::from_millis(ms)).await;
+    let exchange = async {
+        after(1).await;
+        store.ssd().replace(blank_ssd("small", 8) as SharedDevice, 100 * PAGE).await
+    };
+    let release = async {
+        after(1500).await;
+        assert!(store.stats().ssd.slots < 100, "the exchange has not completed");
+        drop(guards);
+    };
+    let (resized, exchanged, ()) = tokio::join!(store.resize_pool(150 * PAGE), exchange, release);
+    assert!(resized.is_ok() && exchanged.is_ok(), "{resized:?} {exchanged:?}");
+    let frames = store.frames();
+    assert_eq!(store.resize_pool(150 * PAGE).await.unwrap(), frames);
 }

@@ -12,6 +12,7 @@ use super::locked::{DRAFT, LOOK_EVERY, locked};
 use super::logs::{has_log, log_name_of, newest_removed, remove_left};
 use super::report::{RestoreProgress, blocking};
 use crate::error::BackupError;
+use pagetier_devio::Causes;
 use pagetier_devio::files::{DirFile, Directory, RealDir};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -357,14 +358,10 @@ fn first_kept(files: &[(BackupFile, Option<Head>)], keep: usize, dir: &Path) -> 
     }
     // Those between are chained to it, or begin chains of their own, or else are not restorable.
     if let Some((file, _)) = files[first..].iter().find(|(file, _)| !file.is_restorable) {
-        return Err(BackupError::NoChain {
-            path: dir.to_owned(),
-            why: format!(
-                "number {} would stay, but it is damaged, or its log or one that it continues is missing: \
-                 nothing was removed",
-                file.number
-            ),
-        });
+        let unknown = || "its log or one that it continues is missing or damaged".to_owned();
+        let fault = file.fault.as_ref().map_or_else(unknown, |fault| Causes(fault).to_string());
+        let why = format!("number {} would stay, but {fault}: nothing was removed", file.number);
+        return Err(BackupError::NoChain { path: dir.to_owned(), why });
     }
     while files[first].1.as_ref().is_some_and(|head| head.after.is_some()) && first > 0 {
         first -= 1;

@@ -148,7 +148,7 @@ pub enum OpenError {
     SsdMissing {
         /// The SSD's id.
         expected: String,
-        /// `is not given`, or what was found in its place.
+        /// `is not given`, or what was found in its place; and where it was last, if it was not there.
         what: String,
     },
     /// The manifest names an HDD, but the device holds no store.
@@ -240,13 +240,15 @@ pub enum OpenError {
         /// Its path, or the name of a ready-made device.
         device: String,
     },
-    /// A device has another format version.
-    #[error("{device}: it has format {found}, which this version does not read")]
+    /// A device or the manifest has a format of another version, which has to open the store.
+    #[error("{device}: it has format {found}, this version reads {reads}")]
     Format {
-        /// Its path, or the name of a ready-made device.
+        /// Its path, or the name of a ready-made device; or `the manifest`.
         device: String,
         /// The format number found.
         found: u32,
+        /// The formats that this version reads.
+        reads: String,
     },
     /// The log gate refused the open: the log is not the one that the pages need
     /// ([`LogGate::check`](crate::LogGate::check)). Nothing has changed.

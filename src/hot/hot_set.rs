@@ -9,8 +9,10 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The first line of a file.
+/// The first line of a file, whose version stands at its end.
 const TITLE: &str = "pagetier hot set 1";
+/// The first line of every version begins so.
+const KIND: &str = "pagetier hot set ";
 
 /// The result of [`HotSet::import`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -132,6 +134,11 @@ impl Shared {
         let named = path.clone();
         let read = blocking(move || std::fs::read_to_string(&path)).await;
         let text = read.map_err(|source| HotSetError::Io { path: named.clone(), source })?;
+        if let Some(title) = text.lines().next().filter(|line| line.starts_with(KIND) && *line != TITLE) {
+            let why = format!("it is a {title:?}, this version reads a {TITLE:?}");
+            let source = std::io::Error::new(std::io::ErrorKind::Unsupported, why);
+            return Err(HotSetError::Io { path: named, source });
+        }
         let all = parse(&text).map_err(|line| HotSetError::Malformed { path: named, line })?;
         let pages = self.in_disk_order(&all);
         let loaded = self.pool.warm(&pages).await;

@@ -164,7 +164,7 @@ impl SuperblockInspection {
         let (state, format) = match found {
             Found::Superblock(_) => (SuperblockState::Sound, None),
             Found::Blank => (SuperblockState::Blank, None),
-            Found::Format(format) => (SuperblockState::OtherFormat, Some(*format)),
+            Found::Format { found, .. } => (SuperblockState::OtherFormat, Some(*found)),
             Found::Striped => (SuperblockState::Striped, None),
             Found::Foreign => (SuperblockState::Foreign, None),
         };
@@ -185,7 +185,9 @@ impl Display for SuperblockInspection {
                 }
             }
             SuperblockState::Blank => Found::<()>::Blank.fmt(f)?,
-            SuperblockState::OtherFormat => Found::<()>::Format(self.format.unwrap_or(0)).fmt(f)?,
+            SuperblockState::OtherFormat => {
+                write!(f, "of format {}, which this version does not read", self.format.unwrap_or(0))?;
+            }
             SuperblockState::Striped => Found::<()>::Striped.fmt(f)?,
             SuperblockState::Foreign => Found::<()>::Foreign.fmt(f)?,
         }

@@ -92,9 +92,8 @@ impl Builder {
         }
         if has_ssd && let Some(path) = config.missing_ssd() {
             if !config.options.accept_ssd_loss {
-                let expected = manifest.ssd.clone().unwrap_or_default();
-                let what = format!("is missing ({})", path.display());
-                return Err(OpenError::SsdMissing { expected, what });
+                let path = path.display().to_string();
+                return Err(manifest.ssd_missing(format!("is missing ({path})"), &path));
             }
             // A blank SSD in memory takes its place.
             config.ssd_device = Some(Arc::new(MemoryDevice::new("ssd", 0)));
@@ -136,8 +135,9 @@ impl Config {
     }
 
     /// The path of the SSD, if nothing is there.
-    fn missing_ssd(&self) -> Option<PathBuf> {
-        self.at(&self.ssd_place(), "ssd.cache").filter(|at| at.stat().is_err()).map(|at| at.shown)
+    pub(super) fn missing_ssd(&self) -> Option<PathBuf> {
+        let at = self.at(&self.ssd_place(), "ssd.cache")?;
+        matches!(at.stat(), Err(Errno::NOENT | Errno::NOTDIR)).then_some(at.shown)
     }
 
     /// The device at `place` under an overlay.

@@ -38,6 +38,7 @@ use super::file::{CUT, ManifestFile, preamble};
 use super::medium::Medium;
 use super::superblock::AREA_UNIT;
 use super::tail::{self, End, Placed};
+use crate::error::OpenError;
 use crate::ownership::held_dir::HeldDir;
 use pagetier_devio::{Failures, SharedDevice};
 use parking_lot::Mutex;
@@ -74,15 +75,25 @@ impl Header {
         b
     }
 
-    /// `None`: the block holds no header.
-    fn decode(b: &[u8]) -> Option<Self> {
+    /// `None`: the block holds no header. One of another version is an error, not damage.
+    fn decode(b: &[u8]) -> Result<Option<Self>> {
+        let Some((found, header)) = Self::parse(b) else { return Ok(None) };
+        if found != FORMAT {
+            let (device, reads) = ("the manifest's areas".into(), FORMAT.to_string());
+            return Err(Error::new(ErrorKind::Unsupported, OpenError::Format { device, found, reads }));
+        }
+        // The end of the areas is computed from it.
+        let fits = header.size <= header.area_bytes && header.area_bytes < 1 << 48;
+        Ok(Some(header).filter(|_| fits))
+    }
+
+    /// The format of the header in a block, and what it says in this version's.
+    fn parse(b: &[u8]) -> Option<(u32, Self)> {
         let word = |at: usize| b.get(at..at + 4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
         let long = |at: usize| Some(u64::from(word(at)?) | u64::from(word(at + 4)?) << 32);
         let is_sound = b.get(..8)? == MAGIC && word(8)? == pagetier_page::crc32c(b.get(12..tail::SECTOR)?);
         let header = Self { save: long(16)?, area_bytes: long(24)?, size: long(32)? };
-        // The end of the areas is computed from it.
-        let fits = header.size <= header.area_bytes && header.area_bytes < 1 << 48;
-        (is_sound && word(12)? == FORMAT && fits).then_some(header)
+        is_sound.then_some((word(12)?, header))
     }
 }
 
@@ -386,7 +397,7 @@ async fn headers(medium: &Medium) -> Result<[Option<(u64, Header)>; 4]> {
                     continue;
                 }
             };
-            *found = Header::decode(&block).map(|header| (nth as u64 / 2, header));
+            *found = Header::decode(&block)?.map(|header| (nth as u64 / 2, header));
             intact[nth / 2] |= found.is_some() || pagetier_page::is_blank(&block);
             marked |= block.starts_with(&MAGIC);
             if found.is_some() {
@@ -474,9 +485,9 @@ mod tests {
     #[test]
     fn a_header_reads_back_with_numbers_of_any_size() {
         let header = Header { save: (1 << 40) + 1, area_bytes: (1 << 41) + 2, size: (1 << 40) + 3 };
-        assert_eq!(Header::decode(&header.encode()), Some(header));
+        assert_eq!(Header::decode(&header.encode()).unwrap(), Some(header));
         let first = Header { save: 1, area_bytes: AREA_BYTES, size: 0 };
-        assert_eq!(Header::decode(&first.encode()), Some(first));
+        assert_eq!(Header::decode(&first.encode()).unwrap(), Some(first));
     }
 
     /// A transfer may corrupt what is sound (I32). Most of an area is padding, so not each seed matters.

@@ -55,6 +55,9 @@ pub(crate) struct Manifest {
     pub(crate) closed: u32,
     /// The id of the SSD, if the store has one.
     pub(crate) ssd: Option<String>,
+    /// Where the SSD was when it was last opened or put into use; for messages alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ssd_at: Option<String>,
     /// The pages whose newest version was on the SSD alone at a clean close. `None` while the store is open,
     /// and after a crash.
     #[serde(default)]
@@ -114,6 +117,7 @@ impl Manifest {
             opened: 0,
             closed: 0,
             ssd: None,
+            ssd_at: None,
             ssd_pages: None,
             loss: None,
             ssd_redo_from: None,
@@ -152,6 +156,16 @@ impl Manifest {
             dropping: false,
         };
         self.spaces.push(space);
+    }
+
+    /// The error that the SSD, which was looked for at `place`, is not there: `what` says why.
+    pub(crate) fn ssd_missing(&self, what: String, place: &str) -> OpenError {
+        // The process that replaced the SSD may have crashed before its configuration named the new one.
+        let last = self.ssd_at.as_deref().filter(|at| *at != place);
+        let last = last.map_or_else(String::new, |at| format!(" (it was last used at {at})"));
+        // Without an SSD, what is missing is the ring's file.
+        let expected = self.ssd.clone().unwrap_or_else(|| "ring".into());
+        OpenError::SsdMissing { expected, what: what + &last }
     }
 
     /// Adds the pages `lost` to the losses.
@@ -311,16 +325,23 @@ pub(crate) fn encode(manifest: &Manifest) -> io::Result<Vec<u8>> {
     Ok(tail::sealed(&serde_json::to_vec(manifest)?, 0))
 }
 
+/// The only field that a manifest of every version has.
+#[derive(Deserialize)]
+struct Format {
+    format: u32,
+}
+
 /// The manifest with the changes that its tail records.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Manifest, OpenError> {
     let bad = |why: &str| OpenError::BadManifest { why: why.to_owned() };
     let file = tail::parse(bytes).map_err(bad)?;
-    let mut manifest: Manifest = serde_json::from_str(file.contents).map_err(|e| bad(&e.to_string()))?;
-    let found = manifest.format;
+    // By itself: the fields of another version's manifest may be others.
+    let Format { format: found } = serde_json::from_str(file.contents).map_err(|e| bad(&e.to_string()))?;
     if !(MANIFEST_FORMAT_MIN..=MANIFEST_FORMAT).contains(&found) {
         let reads = format!("{MANIFEST_FORMAT_MIN} to {MANIFEST_FORMAT}");
-        return Err(bad(&format!("it has format {found}, this version reads {reads}")));
+        return Err(OpenError::Format { device: "the manifest".into(), found, reads });
     }
+    let mut manifest: Manifest = serde_json::from_str(file.contents).map_err(|e| bad(&e.to_string()))?;
     // A shorter file may lack records that were acknowledged: it opens as if they had never been made. Refuse
     // it (I41).
     if let Some(size) = manifest.file_bytes.take()
@@ -381,6 +402,7 @@ mod tests {
             opened: 3,
             closed: 2,
             ssd: Some("x".into()),
+            ssd_at: Some("/dev/x".into()),
             ssd_pages: Some(OnlyCopies { redo_from: Some(5), runs: vec![(1, 2, 3)], coarse: false }),
             loss: None,
             losses: 4,

@@ -64,11 +64,12 @@ impl ManifestStore {
             Place::Memory(cell) => return Ok(cell.bytes()),
             Place::Areas(areas, _) => areas,
         };
-        areas.load().await.map_err(|e| match areas.medium() {
-            Medium::File(_) if e.kind() == io::ErrorKind::InvalidData => {
+        areas.load().await.map_err(|e| match (e.downcast::<OpenError>(), areas.medium()) {
+            (Ok(format), _) => format,
+            (Err(e), Medium::File(_)) if e.kind() == io::ErrorKind::InvalidData => {
                 OpenError::BadManifest { why: e.to_string() }
             }
-            _ => OpenError::directory(&self.path(), "has an unreadable manifest", e),
+            (Err(e), _) => OpenError::directory(&self.path(), "has an unreadable manifest", e),
         })
     }
 

@@ -59,7 +59,7 @@ impl Label for HddSuperblock {
             return Found::Foreign;
         }
         if word(12) != FORMAT {
-            return Found::Format(word(12));
+            return Found::Format { found: word(12), reads: FORMAT };
         }
         let id = b.get(25..25 + usize::from(b[24]).min(64)).unwrap_or_default();
         let marks = OpeningMarks { opened: word(96), closed: word(100), manifest: long(104) };

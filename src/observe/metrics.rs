@@ -5,7 +5,7 @@ use super::summary::{StatsSummary, class_name};
 use crate::store::headroom::Headroom;
 use crate::store::shared::Shared;
 use crate::store::stats::Stats;
-use metrics::{counter, describe_counter, describe_gauge, gauge};
+use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use pagetier_devio::{DeviceStats, DirStats, IoClass};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -23,6 +23,25 @@ const INTERVAL_MIN: Duration = Duration::from_millis(100);
 #[must_use = "dropping it ends the export"]
 pub struct MetricsExport(JoinHandle<()>);
 
+/// The smallest and the largest end of a bucket, in powers of two of nanoseconds: 8 us and 17 s.
+const BUCKET_ENDS: (usize, usize) = (13, 34);
+
+impl MetricsExport {
+    /// The ends of the buckets for `pagetier_device_latency_seconds`, in seconds: the powers of two of
+    /// nanoseconds from 8 microseconds to 17 seconds, and half-way to the next. Give them to the recorder;
+    /// with others an operation may be counted up to an eighth of its latency too low or too high.
+    pub const LATENCY_BUCKETS: [f64; 2 * (BUCKET_ENDS.1 - BUCKET_ENDS.0 + 1)] = {
+        let mut ends = [0.0; 2 * (BUCKET_ENDS.1 - BUCKET_ENDS.0 + 1)];
+        let mut at = 0;
+        while at < ends.len() {
+            let power = 1_u64 << (BUCKET_ENDS.0 + at / 2);
+            ends[at] = (power + power / 2 * (at as u64 % 2)) as f64 / 1e9;
+            at += 1;
+        }
+        ends
+    };
+}
+
 impl Drop for MetricsExport {
     fn drop(&mut self) {
         self.0.abort();
@@ -31,7 +50,7 @@ impl Drop for MetricsExport {
 
 pub(super) fn start(shared: &Arc<Shared>, name: &str, every: Duration) -> MetricsExport {
     describe();
-    publish(name, shared);
+    publish(name, shared, true);
     let (weak, name) = (Arc::downgrade(shared), name.to_owned());
     MetricsExport(tokio::spawn(publish_periodically(weak, name, every.max(INTERVAL_MIN))))
 }
@@ -39,11 +58,17 @@ pub(super) fn start(shared: &Arc<Shared>, name: &str, every: Duration) -> Metric
 async fn publish_periodically(shared: Weak<Shared>, name: String, every: Duration) {
     loop {
         tokio::time::sleep(every).await;
-        let Some(shared) = shared.upgrade() else { return };
-        publish(&name, &shared);
+        let (Some(shared), name) = (shared.upgrade(), name.clone()) else { return };
+        // Not on a thread of the runtime: the recorder takes each latency by itself, and there may be
+        // millions.
+        let published = tokio::task::spawn_blocking(move || publish(&name, &shared, false));
+        if published.await.is_err() {
+            return;
+        }
     }
 }
 
+/// Without units: an exporter may append them to the names, which end with them.
 fn describe() {
     describe_counter!("pagetier_pool_hits_total", "Lookups that found the page in memory");
     describe_counter!("pagetier_pool_misses_total", "Lookups that had to read the page");
@@ -57,20 +82,21 @@ fn describe() {
     describe_gauge!("pagetier_lost_pages", "Pages listed as lost with an SSD, until acknowledged");
     describe_counter!("pagetier_device_operations_total", "Operations, by device, class and direction");
     describe_counter!("pagetier_device_bytes_total", "Bytes moved, by device, class and direction");
-    describe_counter!("pagetier_device_busy_ms_total", "Time with an operation in flight, in milliseconds");
+    describe_counter!("pagetier_device_busy_seconds_total", "Whole seconds with an operation in flight");
     describe_counter!("pagetier_device_errors_total", "Operations that failed for good");
     describe_counter!("pagetier_device_retries_total", "Repeated attempts");
     describe_gauge!("pagetier_unallocated_bytes", "Room for new pages before the HDD has to grow");
     describe_gauge!("pagetier_free_bytes", "Free room in the file systems of the store's files");
     describe_gauge!("pagetier_low_room", "The number of kinds of room that are below the threshold");
-    describe_counter!("pagetier_device_latency_us_bucket", "Operations that took at most `le` microseconds");
-    describe_counter!("pagetier_device_latency_us_count", "Operations");
-    describe_counter!("pagetier_device_latency_us_sum", "The sum of their latencies, in microseconds");
+    describe_histogram!("pagetier_device_latency_seconds", "Latency of operations since the export began");
 }
 
-fn publish(store: &str, shared: &Shared) {
+/// Publishes everything once. `begins`: for the first time in this export.
+fn publish(store: &str, shared: &Shared, begins: bool) {
+    // Locked first: of two at a time, the one with the older figures would seem to count anew.
+    let published = &mut shared.published.lock();
     let stats = Stats::of(shared);
-    let mut counters = Counters { store, published: &mut shared.published.lock() };
+    let mut counters = Counters { store, begins, published };
     publish_stats(&mut counters, &stats.summary());
     publish_device(&mut counters, "hdd", &stats.hdd_device);
     publish_device(&mut counters, "ssd", &stats.ssd_device);
@@ -82,6 +108,7 @@ fn publish(store: &str, shared: &Shared) {
 /// The counters of one store, by what they have been incremented by so far.
 struct Counters<'a> {
     store: &'a str,
+    begins: bool,
     published: &'a mut FxHashMap<String, u64>,
 }
 
@@ -90,10 +117,32 @@ impl Counters<'_> {
     /// count anew, and the recorder's counter must go on.
     fn set(&mut self, name: &'static str, labels: &[(&'static str, &str)], count: u64) {
         let more = self.more(format!("{} {name} {labels:?}", self.store), count);
-        let store = [("store", self.store)];
-        let labels: Vec<(&str, String)> =
-            store.iter().chain(labels).map(|(key, value)| (*key, (*value).to_owned())).collect();
-        counter!(name, &labels).increment(more);
+        counter!(name, &self.labels(labels)).increment(more);
+    }
+
+    /// Publishes the latencies that `d` has gained. The facade takes single values, but the store keeps only
+    /// the number of those in each of its buckets, and their sum. So the values of a bucket count as equal,
+    /// and all buckets are cut at the same share of their width: the one that makes the sum right.
+    fn set_latencies(&mut self, name: &'static str, labels: &[(&'static str, &str)], d: &DirStats) {
+        let series = format!("{} {name} {labels:?}", self.store);
+        let sum = self.more(format!("{series} sum"), d.latency_ns);
+        let more: Vec<(u64, u64)> = d
+            .latency
+            .iter()
+            .map(|(floor, count)| (floor, self.more(format!("{series} {floor}"), count)))
+            .collect();
+        let histogram = histogram!(name, &self.labels(labels));
+        // A recorder keeps each value until it is collected. Those of a store that has run for months before
+        // this export began would not fit into memory.
+        if !self.begins {
+            for (seconds, count) in values(&more, sum) {
+                histogram.record_many(seconds, count as usize);
+            }
+        }
+    }
+
+    fn labels(&self, labels: &[(&'static str, &str)]) -> Vec<(&'static str, String)> {
+        [("store", self.store)].iter().chain(labels).map(|(key, value)| (*key, (*value).to_owned())).collect()
     }
 
     fn more(&mut self, series: String, count: u64) -> u64 {
@@ -170,7 +219,9 @@ fn publish_device(counters: &mut Counters<'_>, device: &'static str, d: &DeviceS
     }
     publish_dir(counters, device, "flush", "flush", &d.flush);
     let of_device = [("device", device)];
-    counters.set("pagetier_device_busy_ms_total", &of_device, d.busy_ns() / 1_000_000);
+    // The facade counts in whole numbers, and Prometheus in base units. What is rounded off is published once
+    // the second is full, so no rate is off by more than one second in its interval.
+    counters.set("pagetier_device_busy_seconds_total", &of_device, d.busy_ns() / 1_000_000_000);
     counters.set("pagetier_device_errors_total", &of_device, d.errors.total());
     counters.set("pagetier_device_retries_total", &of_device, d.retries.total());
 }
@@ -189,41 +240,20 @@ fn publish_dir(
     let labels = [("device", device), ("class", class), ("direction", direction)];
     counters.set("pagetier_device_operations_total", &labels, d.ops);
     counters.set("pagetier_device_bytes_total", &labels, d.bytes);
-    counters.set("pagetier_device_latency_us_sum", &labels, d.latency_ns / 1000);
-    counters.set("pagetier_device_latency_us_count", &labels, d.latency.count());
-    for (le, count) in buckets(d.latency.iter()) {
-        let [device, class, direction] = labels;
-        let labels = [device, class, direction, ("le", le.as_str())];
-        counters.set("pagetier_device_latency_us_bucket", &labels, count);
-    }
+    counters.set_latencies("pagetier_device_latency_seconds", &labels, d);
 }
 
-/// The smallest and the largest end of a bucket, in powers of two of nanoseconds: 8 us and 17 s. Ends between
-/// them are powers of two, and half-way to the next.
-const BUCKET_ENDS: (u32, u32) = (13, 34);
-
-/// A Prometheus histogram: for each end of a bucket, in microseconds, how many values it or a smaller one
-/// has.
-///
-/// As counters, not as histograms of the facade. Those take each value once more, of which there are hundreds
-/// of thousands a second, and it is the recorder's configuration whether buckets or quantiles come out: the
-/// quantiles of one process over its whole life, which cannot be added up or taken over the last minutes.
-fn buckets(values: impl Iterator<Item = (u64, u64)>) -> Vec<(String, u64)> {
-    let (first, last) = BUCKET_ENDS;
-    let ends = (first..=last).flat_map(|bits| [1_u64 << bits, 3 << (bits - 1)]);
-    let mut values = values.peekable();
-    let mut seen = 0;
-    let mut all = Vec::new();
-    for end in ends {
-        // Every end is one of the store's own finer buckets, too, so that none is split.
-        while let Some((_, count)) = values.next_if(|(floor, _)| *floor < end) {
-            seen += count;
-        }
-        all.push(((end as f64 / 1000.0).to_string(), seen));
-    }
-    let longer: u64 = values.map(|(_, count)| count).sum();
-    all.push(("+Inf".to_owned(), seen + longer));
-    all
+/// The values in `buckets`, which are given by their smallest value in nanoseconds and their count: one value
+/// in seconds for each bucket, and its count. Their sum is `sum`, in nanoseconds, if it can be.
+fn values(buckets: &[(u64, u64)], sum: u64) -> impl Iterator<Item = (f64, u64)> {
+    // A bucket is an eighth of a power of two wide.
+    let width = |floor: u64| (1 << floor.max(8).ilog2() >> 3) as f64;
+    let total =
+        |of: &dyn Fn(u64) -> f64| buckets.iter().map(|(floor, n)| of(*floor) * *n as f64).sum::<f64>();
+    let above = sum as f64 - total(&|floor| floor as f64);
+    // The counts and the sum are read one after the other, and the first and the last bucket have no ends.
+    let share = (above / total(&width).max(1.0)).clamp(0.0, 1.0);
+    buckets.iter().map(move |(floor, count)| ((*floor as f64 + share * width(*floor)) / 1e9, *count))
 }
 
 #[cfg(test)]
@@ -232,21 +262,35 @@ mod tests {
 
     #[test]
     fn counters_go_on_when_what_they_count_begins_anew() {
-        let mut counters = Counters { store: "s", published: &mut FxHashMap::default() };
+        let mut counters = Counters { store: "s", begins: false, published: &mut FxHashMap::default() };
         let mut more = |series: &str, count| counters.more(series.to_owned(), count);
         assert_eq!([5, 5, 8, 2, 9].map(|count| more("a", count)), [5, 0, 3, 2, 7]);
         assert_eq!(more("b", 4), 4);
     }
 
     #[test]
-    fn buckets_count_the_values_up_to_their_ends() {
-        assert!(buckets([].into_iter()).iter().all(|(_, count)| *count == 0));
-        // Values from 1,000 ns, 8,192 ns, 11,264 ns and 2^38 ns on, as the store's own buckets hold them.
-        let all = buckets([(1000, 1), (8192, 10), (11_264, 100), (1 << 38, 1000)].into_iter());
-        let ends: Vec<&str> = all.iter().map(|(end, _)| end.as_str()).collect();
-        assert_eq!(ends[..4], ["8.192", "12.288", "16.384", "24.576"]);
-        assert_eq!((ends.len(), ends[43], ends[44]), (45, "25769803.776", "+Inf"));
-        let counts: Vec<u64> = all.iter().map(|(_, count)| *count).collect();
-        assert_eq!((counts[0], counts[1], counts[2], counts[43], counts[44]), (1, 111, 111, 111, 1111));
+    fn values_stay_in_their_buckets_and_have_the_right_sum() {
+        assert_eq!(values(&[], 0).count(), 0);
+        // One of 1,000 ns, three between 8,192 and 9,216 ns.
+        let buckets = [(960, 1), (8192, 3)];
+        let all: Vec<(f64, u64)> = values(&buckets, 1000 + 3 * 9000).collect();
+        let sum: f64 = all.iter().map(|(seconds, count)| seconds * *count as f64).sum();
+        assert!((sum - 28e-6).abs() < 1e-12, "{all:?}");
+        assert!((960e-9..=1024e-9).contains(&all[0].0) && all[0].1 == 1, "{all:?}");
+        assert!((8192e-9..=9216e-9).contains(&all[1].0) && all[1].1 == 3, "{all:?}");
+        // A sum that was read later, or earlier, than the counts.
+        assert_eq!(
+            values(&buckets, 1 << 40).map(|(seconds, _)| seconds).collect::<Vec<_>>(),
+            [1024e-9, 9216e-9]
+        );
+        assert_eq!(values(&buckets, 0).map(|(seconds, _)| seconds).collect::<Vec<_>>(), [960e-9, 8192e-9]);
+    }
+
+    #[test]
+    fn the_ends_of_buckets_are_those_of_the_stores() {
+        let ends = MetricsExport::LATENCY_BUCKETS;
+        assert_eq!(ends[..4], [8192e-9, 12_288e-9, 16_384e-9, 24_576e-9]);
+        assert_eq!((ends.len(), ends[43]), (44, 25.769_803_776));
+        assert!(ends.is_sorted());
     }
 }

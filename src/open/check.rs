@@ -38,7 +38,9 @@ pub(crate) fn blank_superblock(layout: Layout, manifest: &Manifest) -> Superbloc
 /// Why a device without a superblock that this version reads cannot be used.
 pub(crate) fn unusable<S>(found: &Found<S>, device: String) -> OpenError {
     match found {
-        Found::Format(found) => OpenError::Format { device, found: *found },
+        Found::Format { found, reads } => {
+            OpenError::Format { device, found: *found, reads: reads.to_string() }
+        }
         Found::Striped => OpenError::Striped { device },
         _ => OpenError::Foreign { device },
     }
@@ -180,11 +182,7 @@ impl Config {
             Found::Superblock(sb) => sb,
             Found::Blank => {
                 // The user may have put a new SSD in, or the wrong path in the options.
-                let expected = manifest.ssd.clone().unwrap_or_else(|| "ring".into());
-                return Err(OpenError::SsdMissing {
-                    expected,
-                    what: format!("is missing: {device} is blank"),
-                });
+                return Err(manifest.ssd_missing(format!("is missing: {device} is blank"), &device));
             }
             other => return Err(unusable(&other, device)),
         };
@@ -194,9 +192,8 @@ impl Config {
         }
         // One SSD per store is in use; one that was replaced earlier has old pages under the store's id
         // (I29).
-        if let Some(expected) = manifest.ssd.clone().filter(|wanted| *wanted != id_text(sb.ssd)) {
-            let what = format!("is missing: {device} is another one");
-            return Err(OpenError::SsdMissing { expected, what });
+        if manifest.ssd.as_ref().is_some_and(|wanted| *wanted != id_text(sb.ssd)) {
+            return Err(manifest.ssd_missing(format!("is missing: {device} is another one"), &device));
         }
         let Layout { page_size: found, ring_pages, .. } = sb.layout;
         if manifest.ring_on_hdd.is_some_and(|ring| ring.pages != ring_pages) {

@@ -311,12 +311,9 @@ impl Devices {
         // A new store follows the options, an existing one its manifest: `ssd_bytes(0)` does not silently
         // leave out an SSD that may hold newer pages.
         let mut without = known.map_or(self.config.ssd_size() == 0, |m| m.ssd.is_none());
-        if let Some(expected) = known.and_then(|m| m.ssd.as_ref()).filter(|_| self.config.ssd_size() == 0) {
+        if let Some(known) = known.filter(|m| m.ssd.is_some() && self.config.ssd_size() == 0) {
             if !self.config.options.accept_ssd_loss {
-                return Err(OpenError::SsdMissing {
-                    expected: expected.clone(),
-                    what: "is not given".into(),
-                });
+                return Err(known.ssd_missing("is not given".into(), ""));
             }
             without = true;
         }
@@ -327,6 +324,10 @@ impl Devices {
         } else {
             // One that is given up may be gone, and a blank one takes its place.
             let create = self.config.creates() || self.config.options.accept_ssd_loss;
+            if let (Some(known), Some(path), false) = (known, self.config.missing_ssd(), create) {
+                let path = path.display().to_string();
+                return Err(known.ssd_missing(format!("is missing ({path})"), &path));
+            }
             let ssd = self.open_place(&self.config.ssd_place(), "ssd.cache", "ssd", create).await;
             ssd.map(|ssd| (ssd, false))
         }

@@ -255,6 +255,7 @@ impl Shared {
         meta: &mut ManifestState,
     ) -> Result<Exchanged, Error> {
         self.list_unlisted(meta).await?;
+        let at = id.is_some().then(|| new.device.name().to_owned());
         // `commit` runs inside of the tier while no write is in flight; only if it succeeds is the new device
         // in use (I29).
         let is_saved = |page, lsn| self.pool.is_unwritten(page) || self.pool.try_rewrite(page, lsn);
@@ -279,7 +280,7 @@ impl Shared {
                 let list = |manifest: &mut Manifest| {
                     // One save for both: a manifest that names another SSD without the list would hide the
                     // loss forever (I21).
-                    manifest.ssd = id;
+                    (manifest.ssd, manifest.ssd_at) = (id, at);
                     self.list_loss(manifest, OnlyCopies::of(&only, exact, RUNS_MAX));
                 };
                 self.change_loss(meta, list).await

@@ -44,8 +44,11 @@ impl Shared {
                     // shared by the wrappers.
                     (std::ptr::eq(new.occupancy(), used.occupancy()), PathBuf::from(new.name()))
                 }
-                Place::Path(path) => (self.devices.is_used(path, option), path.clone()),
-                Place::Default => (true, PathBuf::new()),
+                // Without a directory there is no default place, which the attempt to open it reports.
+                _ => match self.devices.config.at(place, "ssd.cache") {
+                    Some(at) => (self.devices.is_used(&at, option), at.shown),
+                    None => continue,
+                },
             };
             if same {
                 let why = "this store uses it".into();

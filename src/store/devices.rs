@@ -11,7 +11,6 @@ use pagetier_policy::{PoolPolicy, SsdPolicy};
 use pagetier_ssdcache::Layout;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 /// The file or block device of each option that the store uses.
@@ -48,6 +47,8 @@ pub(crate) struct InUse {
     pub(crate) ssd: (Place, Option<Layout>),
     /// The memory budget in bytes.
     pub(crate) pool_bytes: u64,
+    /// The part of it that the tables of an SSD, or of its policy, need that is about to be put into use.
+    pub(crate) tables_to_come: u64,
 }
 
 /// The devices of a store, from the moment it is opened: opens them, and knows which are in use.
@@ -69,6 +70,7 @@ impl Devices {
             ssd_policy: config.options.ssd_policy,
             ssd: (config.ssd_place(), None),
             pool_bytes: config.options.pool_bytes,
+            tables_to_come: 0,
         };
         Self { config, ownership, in_use: Mutex::new(in_use), hdd_ring: OnceLock::new() }
     }
@@ -85,9 +87,9 @@ impl Devices {
         exchange.await.inspect_err(|_| self.in_use.lock().used = before)
     }
 
-    /// Whether the device that `option` uses is at `path`.
-    pub(crate) fn is_used(&self, path: &Path, option: &str) -> bool {
-        let found = At::named(path.to_owned(), None).identity();
+    /// Whether the device that `option` uses is `at`.
+    pub(crate) fn is_used(&self, at: &At, option: &str) -> bool {
+        let found = at.identity();
         self.in_use.lock().used.0.iter().any(|(other, used)| *other == option && Some(*used) == found)
     }
 }

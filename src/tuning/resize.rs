@@ -10,31 +10,47 @@ impl Shared {
     /// See [`PageStore::resize_pool`](crate::PageStore::resize_pool).
     pub(crate) async fn resize_pool(&self, bytes: u64) -> Result<u64, Error> {
         drop(self.ending.enter()?);
-        let policy = self.devices.in_use.lock().ssd_policy;
-        let frames = self.frames_beside(self.tier.slots(), policy, bytes)?;
-        self.resize(frames).await?;
+        self.resize(self.frames_of(bytes)?).await?;
         self.devices.in_use.lock().pool_bytes = bytes;
-        Ok(frames as u64)
+        // While this waited for guards, an exchange of the SSD may have fitted the pool to the budget before.
+        self.fit().await?;
+        Ok(self.frames() as u64)
     }
 
     /// Takes from the pool what the tables of an SSD of `slots` slots under `policy` need of the budget.
+    /// After a success, [`Shared::fit_pool`] follows once they are in use, or will not be.
     pub(crate) async fn make_room(&self, slots: u32, policy: SsdPolicy) -> Result<(), Error> {
-        let budget = self.devices.in_use.lock().pool_bytes;
-        let frames = self.frames_beside(slots, policy, budget)?;
-        if frames < self.frames() { self.resize(frames).await } else { Ok(()) }
+        // Noted first: a `resize_pool` meanwhile leaves room for them, too.
+        self.devices.in_use.lock().tables_to_come = tables_of(slots, policy);
+        let made = self.fit().await;
+        if made.is_err() {
+            self.devices.in_use.lock().tables_to_come = 0;
+        }
+        made
     }
 
     /// Gives the pool all of the budget that the SSD's tables leave.
     pub(crate) async fn fit_pool(&self) -> Result<(), Error> {
-        let InUse { pool_bytes, ssd_policy, .. } = *self.devices.in_use.lock();
-        let frames = self.frames_beside(self.tier.slots(), ssd_policy, pool_bytes)?;
-        if frames == self.frames() { Ok(()) } else { self.resize(frames).await }
+        self.devices.in_use.lock().tables_to_come = 0;
+        self.fit().await
     }
 
-    /// The frames of a pool with a budget of `bytes` beside the tables of an SSD.
-    fn frames_beside(&self, slots: u32, policy: SsdPolicy, bytes: u64) -> Result<usize, Error> {
-        let slots = u64::from(slots);
-        let tables = tables_bytes(slots, policy.outqueue_entries(slots));
+    /// Everyone who changes the budget or the tables calls this afterwards, so that the last one finds both.
+    async fn fit(&self) -> Result<(), Error> {
+        loop {
+            let budget = self.devices.in_use.lock().pool_bytes;
+            let frames = self.frames_of(budget)?;
+            if frames == self.frames() {
+                return Ok(());
+            }
+            self.resize(frames).await?;
+        }
+    }
+
+    /// The frames of a pool with a budget of `bytes` beside the SSD's tables.
+    fn frames_of(&self, bytes: u64) -> Result<usize, Error> {
+        let InUse { ssd_policy, tables_to_come, .. } = *self.devices.in_use.lock();
+        let tables = tables_of(self.tier.slots(), ssd_policy).max(tables_to_come);
         Ok(pool_for(bytes, tables, self.page_size())?.frames)
     }
 
@@ -45,4 +61,9 @@ impl Shared {
         tracing::info!(before, frames = self.frames(), wanted = frames, "the pool was resized");
         Ok(resized.ok_or(Error::Closed)??)
     }
+}
+
+fn tables_of(slots: u32, policy: SsdPolicy) -> u64 {
+    let slots = u64::from(slots);
+    tables_bytes(slots, policy.outqueue_entries(slots))
 }

@@ -2,6 +2,7 @@
 //! or wrong. A store writes only to the directory that it opened, and takes no existing file for a blank one.
 
 use crate::mounted::{SmallDisk, skip};
+use pagetier::options::Place;
 use pagetier::{Builder, Error, OpenError, PageId, PageStore, SsdMode};
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -441,6 +442,47 @@ async fn a_refused_opening_leaves_nothing_behind() {
     assert!(refused.is_err() && !at("small").exists());
     store.close().await.unwrap();
     open(&at("s")).await.close().await.unwrap();
+}
+
+/// The options of a process that crashed after a replacement still name the SSD before.
+#[tokio::test]
+async fn an_open_without_a_replaced_ssd_says_where_the_new_one_is() {
+    let outer = folder();
+    let at = |name: &str| outer.path().join(name);
+    let store = open(&at("s")).await;
+    work(&store, 1).await;
+    store.ssd().replace(at("new"), 4 << 20).await.unwrap();
+    drop(store);
+    let new = format!("(it was last used at {})", at("new").display());
+    let never = || builder(&at("s")).create(pagetier::options::Create::Never);
+    // With the SSD before in its place, then without it.
+    for _ in 0..2 {
+        for refused in [
+            never().open().await,
+            builder(&at("s")).open().await,
+            builder(&at("s")).open_read_only().await,
+            never().ssd(at("none")).open().await,
+            builder(&at("s")).ssd_bytes(0).open().await,
+        ] {
+            let error = refused.unwrap_err();
+            let ok = matches!(error, OpenError::SsdMissing { .. }) && error.to_string().contains(&new);
+            assert!(ok, "{error}");
+        }
+        let _ = fs::remove_file(at("s/ssd.cache"));
+    }
+    // Moved again, by hand: what counts is the last open.
+    fs::rename(at("new"), at("moved")).unwrap();
+    builder(&at("s")).ssd(at("moved")).open().await.unwrap().close().await.unwrap();
+    let error = never().open().await.unwrap_err().to_string();
+    assert!(error.contains(&format!("last used at {}", at("moved").display())), "{error}");
+    // The default place is one like others: free, then in use.
+    let store = builder(&at("s")).ssd(at("moved")).open().await.unwrap();
+    store.ssd().replace(Place::Default, 4 << 20).await.unwrap();
+    let refused = store.ssd().replace(Place::Default, 4 << 20).await.unwrap_err();
+    let said = pagetier::errors::Causes(&refused).to_string();
+    assert!(said.contains(&at("s/ssd.cache").display().to_string()), "{said}");
+    store.close().await.unwrap();
+    check(&at("s"), 1).await;
 }
 
 #[tokio::test]

@@ -595,3 +595,37 @@ fn every_command_has_help_and_names_what_it_lacks() {
     let said = String::from_utf8_lossy(&nothing.stderr).into_owned();
     assert!(said.contains("/no/such/store") && said.contains("no store"), "{said}");
 }
+
+/// After a downgrade: no command takes what a later version wrote for damaged, or writes to it.
+#[test]
+fn a_store_of_a_later_version_is_refused_by_its_number() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, other) = (dir.path().join("store"), dir.path().join("other"));
+    made(&store, true);
+    let (at, other) = (store.to_str().unwrap(), other.to_str().unwrap());
+    for file in ["hdd.vol", "ssd.cache"] {
+        let before = std::fs::read(store.join(file)).unwrap();
+        let mut bytes = before.clone();
+        // Both copies of the superblock.
+        for block in bytes.chunks_mut(4096).take(2) {
+            block[12..16].copy_from_slice(&99_u32.to_le_bytes());
+            let sum = crc32c::crc32c(&block[12..]);
+            block[8..12].copy_from_slice(&sum.to_le_bytes());
+        }
+        std::fs::write(store.join(file), &bytes).unwrap();
+        assert!(said(&run(&["inspect", at])).contains("of format 99, which this version does not read"));
+        let verbs = "verify stat drain readmit repair repair:--write:--accept-ssd-loss shrink:--all backup:--to:O \
+                     replace-ssd:--with:O";
+        for verb in verbs.split_whitespace() {
+            let mut args: Vec<&str> =
+                verb.split(':').map(|arg| if arg == "O" { other } else { arg }).collect();
+            args.insert(1, at);
+            let refused = run(&args);
+            let words = said(&refused).contains(&format!("{file}: it has format 99, this version reads 2"));
+            assert!(words && refused.status.code() == Some(1), "{verb}: {}", said(&refused));
+            assert!(std::fs::read(store.join(file)).unwrap() == bytes, "{verb} changed {file}");
+        }
+        std::fs::write(store.join(file), before).unwrap();
+    }
+    stores::has_all_pages(&store, "marked and restored");
+}

@@ -1,6 +1,7 @@
 //! The parts of the example: a metrics endpoint, and a load that produces metrics.
 
-use metrics_exporter_prometheus::PrometheusHandle;
+use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
+use pagetier::stats::MetricsExport;
 use pagetier::{PageId, PageStore};
 use std::io;
 use std::time::Duration;
@@ -11,6 +12,28 @@ use tokio::net::{TcpListener, TcpStream};
 const PAGES: u32 = 4000;
 /// The maximum number of bytes read of a request.
 const REQUEST_BYTES: usize = 4096;
+
+/// Installs the recorder that the endpoint serves. Call it before the export begins: metrics published before
+/// that are lost. Must be called in a tokio runtime.
+///
+/// # Errors
+/// The process has a recorder.
+pub fn install() -> Result<PrometheusHandle, BuildError> {
+    // Otherwise the latencies come out as quantiles, which cannot be added up.
+    let latency = Matcher::Full("pagetier_device_latency_seconds".to_owned());
+    let builder =
+        PrometheusBuilder::new().set_buckets_for_metric(latency, &MetricsExport::LATENCY_BUCKETS)?;
+    let recorder = builder.install_recorder()?;
+    let handle = recorder.clone();
+    tokio::spawn(async move {
+        loop {
+            // The recorder keeps each latency until then.
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            handle.run_upkeep();
+        }
+    });
+    Ok(recorder)
+}
 
 /// Answers every request with the metrics. An engine with its own HTTP server adds a route instead.
 ///

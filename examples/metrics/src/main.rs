@@ -3,7 +3,7 @@
 //! `cargo run --release -p pagetier-example-metrics -- DIR [ADDRESS]`; ADDRESS is `127.0.0.1:9184` by
 //! default. `docs/grafana.json` is a dashboard for it.
 
-use pagetier_example_metrics::{load, serve};
+use pagetier_example_metrics::{install, load, serve};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,8 +14,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         return Err("usage: pagetier-example-metrics DIR [ADDRESS]".into());
     };
     let address = args.next().unwrap_or_else(|| "127.0.0.1:9184".into());
-    // Install the recorder first: metrics published before that are lost.
-    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().install_recorder()?;
+    let recorder = install()?;
     let builder = pagetier::PageStore::builder().directory(&dir);
     let store = builder.pool_bytes(16 << 20).ssd_bytes(64 << 20).open().await?;
     let _export = store.export_metrics("example", Duration::from_secs(1));

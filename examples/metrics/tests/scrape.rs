@@ -1,8 +1,10 @@
 //! The endpoint serves every metric that the dashboard queries, with the store's figures.
 
 use pagetier::PageStore;
-use pagetier_example_metrics::{load, serve};
-use std::collections::{BTreeMap, BTreeSet};
+use pagetier_example_metrics::{install, load, serve};
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -26,52 +28,73 @@ fn names(expression: &str) -> impl Iterator<Item = &str> {
     words.filter(|word| word.starts_with("pagetier_"))
 }
 
-/// The alert rules, by key. Reads the few forms of YAML that the file uses.
-fn alerts() -> Vec<BTreeMap<&'static str, String>> {
-    let mut rules: Vec<BTreeMap<_, String>> = Vec::new();
-    let mut folded = "";
-    for line in include_str!("../../../docs/alerts.yml").lines() {
-        assert!(!line.contains('\t') && line.len() <= 110, "{line}");
-        let words = line.trim_start_matches([' ', '-']);
-        let is_key = |(key, _): &(&str, &str)| key.chars().all(|c| c.is_ascii_lowercase() || c == '_');
-        let Some((key, value)) = words.split_once(':').filter(is_key) else {
-            // The next line of a value that began with ">-".
-            if let Some(value) = rules.last_mut().and_then(|rule| rule.get_mut(folded)) {
-                *value += words;
-            }
-            continue;
-        };
-        if key == "alert" {
-            rules.push(BTreeMap::new());
-        }
-        if let Some(rule) = rules.last_mut() {
-            folded = key;
-            rule.insert(key, value.trim().trim_end_matches(">-").to_owned());
-        }
+/// The alert rules. Each says how bad it is, what happened and what to do.
+const RULES: &str = include_str!("../../../docs/alerts.yml");
+
+fn check_rules() {
+    let of = |key: &str| RULES.lines().filter(|line| line.trim_start().starts_with(key)).count();
+    assert!(of("- alert:") >= 8);
+    for key in ["expr:", "severity:", "summary:", "description:"] {
+        assert_eq!(of(key), of("- alert:"), "{key}");
     }
-    for rule in &rules {
-        for key in ["alert", "expr", "severity", "summary", "description"] {
-            assert!(rule.get(key).is_some_and(|value| !value.is_empty()), "{rule:?} has no {key}");
+    assert!(RULES.lines().all(|line| line.len() <= 110));
+    lint(&["check", "rules", "--lint-fatal", "/dev/stdin"], RULES);
+}
+
+const LATENCY: &str = "pagetier_device_latency_seconds";
+const READS: &str = "store=\"example\",device=\"hdd\",class=\"demand\",direction=\"read\"";
+
+/// The buckets of a histogram are cumulative, and the last one has every operation.
+fn check_latencies(text: &str) {
+    let buckets = text.lines().filter_map(|line| {
+        let bucket = line.strip_prefix(&format!("{LATENCY}_bucket{{{READS},le=\""))?;
+        let (end, count) = bucket.split_once("\"} ")?;
+        Some((end.trim_start_matches('+').parse().ok()?, count.parse().ok()?))
+    });
+    let buckets: Vec<(f64, f64)> = buckets.collect();
+    let of = |what: &str| value(text, &format!("{LATENCY}_{what}{{{READS}}}")).unwrap();
+    let (all, sum) = (of("count"), of("sum"));
+    assert!(buckets.len() == 45 && all > 0.0, "{text}");
+    assert!(buckets.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1), "{buckets:?}");
+    assert_eq!(buckets[44], (f64::INFINITY, all));
+    // In seconds: some of the operations wait for a disk, and none for minutes.
+    assert!((0.0..60.0 * all).contains(&sum) && sum > 0.0, "{sum}");
+}
+
+/// Prometheus' own linter accepts `text`.
+fn lint(args: &[&str], text: &str) -> String {
+    let piped = Stdio::piped;
+    let command = Command::new("promtool").args(args).stdin(piped()).stdout(piped()).stderr(piped()).spawn();
+    let mut linter = match command {
+        Ok(linter) => linter,
+        Err(error) => {
+            pagetier_testing::skipped("promtool", &error.to_string());
+            return String::new();
         }
-        assert!(["critical", "warning"].contains(&rule["severity"].as_str()), "{rule:?}");
-        assert!(names(&rule["expr"]).next().is_some(), "{rule:?}");
-    }
-    rules
+    };
+    linter.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let output = linter.wait_with_output().unwrap();
+    let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert!(output.status.success(), "{said}\n{text}");
+    said
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_metric_of_the_dashboard_is_served() {
     let dir = tempfile::tempdir().unwrap();
-    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().install_recorder().unwrap();
+    let recorder = install().unwrap();
     let builder = PageStore::builder().directory(dir.path()).pool_bytes(8 << 20).ssd_bytes(16 << 20);
     let store = builder.open().await.unwrap();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(serve(listener, recorder));
+    // The latencies are those from here on.
+    let export = store.export_metrics("example", Duration::from_millis(100));
     let some_load = async {
         tokio::time::sleep(Duration::from_secs(2)).await;
         // On a busy machine the pages are still being made.
-        while store.stats().pool.loads_hdd == 0 {
+        let reads = format!("{LATENCY}_count{{{READS}}}");
+        while value(&scrape(address).await, &reads).is_none_or(|count| count == 0.0) {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
@@ -79,6 +102,7 @@ async fn every_metric_of_the_dashboard_is_served() {
         ended = load(&store) => panic!("the load ended: {ended:?}"),
         () = some_load => {}
     }
+    drop(export);
     let export = store.export_metrics("example", Duration::from_millis(100));
     let (text, pool) = (scrape(address).await, store.stats().pool);
     assert!(text.starts_with("HTTP/1.1 200 OK"));
@@ -96,27 +120,13 @@ async fn every_metric_of_the_dashboard_is_served() {
     for panel in panels {
         assert!(panel["description"].as_str().is_some_and(|text| text.len() > 40), "{}", panel["title"]);
     }
-    let rules = alerts();
-    assert!(rules.len() >= 8, "{rules:?}");
-    let watched = rules.iter().flat_map(|rule| names(&rule["expr"]));
-    for name in asked.into_iter().chain(watched) {
+    check_rules();
+    for name in asked.into_iter().chain(names(RULES)) {
         assert!(text.contains(&format!("\n{name}{{")), "{name} is not served:\n{text}");
     }
-    // The buckets of a histogram are cumulative, and the last one has every operation.
-    let read = "store=\"example\",device=\"hdd\",class=\"demand\",direction=\"read\"";
-    let mut buckets: Vec<(f64, f64)> = text
-        .lines()
-        .filter_map(|line| {
-            let bucket = line.strip_prefix(&format!("pagetier_device_latency_us_bucket{{{read},le=\""))?;
-            let (end, count) = bucket.split_once("\"} ")?;
-            Some((end.trim_start_matches('+').parse().ok()?, count.parse().ok()?))
-        })
-        .collect();
-    buckets.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let counts: Vec<f64> = buckets.iter().map(|(_, count)| *count).collect();
-    let all = value(&text, &format!("pagetier_device_latency_us_count{{{read}}}"));
-    assert!(counts.len() == 45 && counts.is_sorted(), "{text}");
-    assert!(all.is_some_and(|all| all > 0.0) && counts.last().copied() == all, "{text}");
+    check_latencies(&text);
+    // Of names, units, types and help texts.
+    assert_eq!(lint(&["check", "metrics"], text.split_once("\r\n\r\n").unwrap().1), "");
     // Dropping the export ends it.
     drop(export);
     store.get(pagetier::PageId::new(store.spaces().find("load").unwrap(), 1)).await.unwrap();

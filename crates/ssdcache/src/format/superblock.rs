@@ -42,8 +42,13 @@ pub enum Found<S = Superblock> {
     Superblock(S),
     /// Nothing but zeroes: the device may be formatted.
     Blank,
-    /// A superblock of a format that this version does not read.
-    Format(u32),
+    /// A superblock of another format than the one that this version reads.
+    Format {
+        /// The format found.
+        found: u32,
+        /// The one that this version reads.
+        reads: u32,
+    },
     /// A member of a striped set of an earlier version, which may hold the only copies of a store's pages.
     Striped,
     /// Other data, which must not be overwritten.
@@ -55,7 +60,7 @@ impl<S> std::fmt::Display for Found<S> {
         match self {
             Self::Superblock(_) => f.write_str("another SSD"),
             Self::Blank => f.write_str("blank"),
-            Self::Format(found) => write!(f, "of format {found}, which this version does not read"),
+            Self::Format { found, reads } => write!(f, "of format {found}, this version reads {reads}"),
             Self::Striped => f.write_str("of a striped set, which this version does not read"),
             Self::Foreign => f.write_str("damaged, or other data"),
         }
@@ -138,7 +143,7 @@ impl Label for Superblock {
         let format = u32_at(block, at::FORMAT);
         // Named rather than rejected as foreign, so that the error can say which version wrote the device.
         if format != FORMAT {
-            return Found::Format(format);
+            return Found::Format { found: format, reads: FORMAT };
         }
         let Ok(page_size) = PageSize::new(u64::from(u32_at(block, at::PAGE_BYTES))) else {
             return Found::Foreign;
