@@ -21,7 +21,7 @@ use pagetier_devio::{MemoryDevice, OpenOptions, OverlayDevice, Reap, SharedDevic
 use pagetier_ssdcache::SsdMode;
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use tokio::runtime::Handle;
 
@@ -132,12 +132,6 @@ impl Config {
             }
             _ => None,
         }
-    }
-
-    /// The path of the SSD, if nothing is there.
-    pub(super) fn missing_ssd(&self) -> Option<PathBuf> {
-        let at = self.at(&self.ssd_place(), "ssd.cache")?;
-        matches!(at.stat(), Err(Errno::NOENT | Errno::NOTDIR)).then_some(at.shown)
     }
 
     /// The device at `place` under an overlay.

@@ -13,7 +13,8 @@ use pagetier_bufpool::LogGate;
 use pagetier_devio::SharedDevice;
 use pagetier_page::{LogNeeds, Lsn, PageSize};
 use pagetier_ssdcache::{Found, Layout, OpeningMarks, Superblock, identify, newest_label};
-use std::path::Path;
+use rustix::io::Errno;
+use std::path::{Path, PathBuf};
 
 /// The option, for errors.
 pub(super) const MANIFEST: &str = "manifest";
@@ -47,6 +48,12 @@ pub(crate) fn unusable<S>(found: &Found<S>, device: String) -> OpenError {
 }
 
 impl Config {
+    /// The path of the SSD, if nothing is there.
+    pub(crate) fn missing_ssd(&self) -> Option<PathBuf> {
+        let at = self.at(&self.ssd_place(), "ssd.cache")?;
+        matches!(at.stat(), Err(Errno::NOENT | Errno::NOTDIR)).then_some(at.shown)
+    }
+
     pub(super) async fn check_hdd(
         &self,
         hdd: &SharedDevice,
