@@ -358,7 +358,7 @@ fn first_kept(files: &[(BackupFile, Option<Head>)], keep: usize, dir: &Path) -> 
     }
     // Those between are chained to it, or begin chains of their own, or else are not restorable.
     if let Some((file, _)) = files[first..].iter().find(|(file, _)| !file.is_restorable) {
-        let unknown = || "its log or one that it continues is missing or damaged".to_owned();
+        let unknown = || "its log, or a backup that it continues, is missing or damaged".to_owned();
         let fault = file.fault.as_ref().map_or_else(unknown, |fault| Causes(fault).to_string());
         let why = format!("number {} would stay, but {fault}: nothing was removed", file.number);
         return Err(BackupError::NoChain { path: dir.to_owned(), why });

@@ -146,9 +146,9 @@ pub enum OpenError {
          not open without it: bring it back, or accept the loss"
     )]
     SsdMissing {
-        /// The SSD's id.
+        /// The SSD's id; `ring` if the store has a ring, but no SSD.
         expected: String,
-        /// `is not given`, or what was found in its place; and where it was last, if it was not there.
+        /// `is not given`, or what was found in its place; also where the SSD was last used, if elsewhere.
         what: String,
     },
     /// The manifest names an HDD, but the device holds no store.
@@ -240,10 +240,10 @@ pub enum OpenError {
         /// Its path, or the name of a ready-made device.
         device: String,
     },
-    /// A device or the manifest has a format of another version, which has to open the store.
+    /// A device or the manifest has the format of another version: open the store with that version.
     #[error("{device}: it has format {found}, this version reads {reads}")]
     Format {
-        /// Its path, or the name of a ready-made device; or `the manifest`.
+        /// Its path, or the name of a ready-made device; `the manifest` or `the manifest's areas`.
         device: String,
         /// The format number found.
         found: u32,

@@ -9,9 +9,9 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The first line of a file, whose version stands at its end.
+/// The first line of a file. It ends with the version of the format.
 const TITLE: &str = "pagetier hot set 1";
-/// The first line of every version begins so.
+/// What the first line begins with in every version.
 const KIND: &str = "pagetier hot set ";
 
 /// The result of [`HotSet::import`].
@@ -135,7 +135,7 @@ impl Shared {
         let read = blocking(move || std::fs::read_to_string(&path)).await;
         let text = read.map_err(|source| HotSetError::Io { path: named.clone(), source })?;
         if let Some(title) = text.lines().next().filter(|line| line.starts_with(KIND) && *line != TITLE) {
-            let why = format!("it is a {title:?}, this version reads a {TITLE:?}");
+            let why = format!("it begins with {title:?}, this version reads {TITLE:?}");
             let source = std::io::Error::new(std::io::ErrorKind::Unsupported, why);
             return Err(HotSetError::Io { path: named, source });
         }

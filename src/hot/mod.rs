@@ -1,6 +1,6 @@
-//! The hot set: which pages memory and SSD hold, in a file that the embedder asks for (`hot_set`), or on the
-//! HDD by the store itself (`kept`, in pages that `list` describes). What the store's handle shares with the
-//! task that keeps it is in `store/hot_state`.
+//! The hot set: which pages memory and SSD hold, saved to a file at the embedder's request (`hot_set`), or by
+//! the store itself to the HDD (`kept`, in pages that `list` describes). The state that the store's handle
+//! shares with the task of `kept` is in `store/hot_state`.
 //!
 //! Begin with `kept`, whose header has the cases.
 

@@ -1,5 +1,5 @@
-//! A closed store is examined without a write to it: what its devices hold
-//! ([`Builder::inspect`](crate::Builder::inspect)), and an open for reading only
+//! Examines a closed store without writing to it: reports what its devices hold
+//! ([`Builder::inspect`](crate::Builder::inspect)), and opens it for reading only
 //! ([`Builder::open_read_only`](crate::Builder::open_read_only)).
 
 mod devices;

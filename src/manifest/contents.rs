@@ -158,7 +158,7 @@ impl Manifest {
         self.spaces.push(space);
     }
 
-    /// The error that the SSD, which was looked for at `place`, is not there: `what` says why.
+    /// The error for an SSD that was not found at `place`, for the reason `what`.
     pub(crate) fn ssd_missing(&self, what: String, place: &str) -> OpenError {
         // The process that replaced the SSD may have crashed before its configuration named the new one.
         let last = self.ssd_at.as_deref().filter(|at| *at != place);
@@ -335,7 +335,7 @@ struct Format {
 pub(crate) fn decode(bytes: &[u8]) -> Result<Manifest, OpenError> {
     let bad = |why: &str| OpenError::BadManifest { why: why.to_owned() };
     let file = tail::parse(bytes).map_err(bad)?;
-    // By itself: the fields of another version's manifest may be others.
+    // Parsed on its own first: another version's manifest may have other fields.
     let Format { format: found } = serde_json::from_str(file.contents).map_err(|e| bad(&e.to_string()))?;
     if !(MANIFEST_FORMAT_MIN..=MANIFEST_FORMAT).contains(&found) {
         let reads = format!("{MANIFEST_FORMAT_MIN} to {MANIFEST_FORMAT}");

@@ -59,7 +59,7 @@ async fn publish_periodically(shared: Weak<Shared>, name: String, every: Duratio
     loop {
         tokio::time::sleep(every).await;
         let (Some(shared), name) = (shared.upgrade(), name.clone()) else { return };
-        // Not on a thread of the runtime: the recorder takes each latency by itself, and there may be
+        // Not on a worker thread of the runtime: the recorder stores latencies one by one, and there may be
         // millions.
         let published = tokio::task::spawn_blocking(move || publish(&name, &shared, false));
         if published.await.is_err() {
@@ -68,7 +68,7 @@ async fn publish_periodically(shared: Weak<Shared>, name: String, every: Duratio
     }
 }
 
-/// Without units: an exporter may append them to the names, which end with them.
+/// Describes the metrics without units: their names end with them, and an exporter may append them again.
 fn describe() {
     describe_counter!("pagetier_pool_hits_total", "Lookups that found the page in memory");
     describe_counter!("pagetier_pool_misses_total", "Lookups that had to read the page");
@@ -91,9 +91,9 @@ fn describe() {
     describe_histogram!("pagetier_device_latency_seconds", "Latency of operations since the export began");
 }
 
-/// Publishes everything once. `begins`: for the first time in this export.
+/// Publishes everything once; `begins` if it is the first time in this export.
 fn publish(store: &str, shared: &Shared, begins: bool) {
-    // Locked first: of two at a time, the one with the older figures would seem to count anew.
+    // Locked before the figures are read: older figures after newer ones would look like a restart.
     let published = &mut shared.published.lock();
     let stats = Stats::of(shared);
     let mut counters = Counters { store, begins, published };
@@ -243,8 +243,8 @@ fn publish_dir(
     counters.set_latencies("pagetier_device_latency_seconds", &labels, d);
 }
 
-/// The values in `buckets`, which are given by their smallest value in nanoseconds and their count: one value
-/// in seconds for each bucket, and its count. Their sum is `sum`, in nanoseconds, if it can be.
+/// For each of `buckets`, given as its smallest value in nanoseconds and its count: one value in seconds, and
+/// that count. All values add up to `sum` nanoseconds if the bounds of the buckets allow it.
 fn values(buckets: &[(u64, u64)], sum: u64) -> impl Iterator<Item = (f64, u64)> {
     // A bucket is an eighth of a power of two wide.
     let width = |floor: u64| (1 << floor.max(8).ilog2() >> 3) as f64;

@@ -47,7 +47,7 @@ pub(crate) struct InUse {
     pub(crate) ssd: (Place, Option<Layout>),
     /// The memory budget in bytes.
     pub(crate) pool_bytes: u64,
-    /// The part of it that the tables of an SSD, or of its policy, need that is about to be put into use.
+    /// The bytes of it that an SSD or SSD policy that is about to be put into use needs for its tables.
     pub(crate) tables_to_come: u64,
 }
 

@@ -12,15 +12,15 @@ impl Shared {
         drop(self.ending.enter()?);
         self.resize(self.frames_of(bytes)?).await?;
         self.devices.in_use.lock().pool_bytes = bytes;
-        // While this waited for guards, an exchange of the SSD may have fitted the pool to the budget before.
+        // While this waited for guards, an exchange of the SSD may have fitted the pool to the old budget.
         self.fit().await?;
         Ok(self.frames() as u64)
     }
 
     /// Takes from the pool what the tables of an SSD of `slots` slots under `policy` need of the budget.
-    /// After a success, [`Shared::fit_pool`] follows once they are in use, or will not be.
+    /// After a success, call [`Shared::fit_pool`] once the tables are in use, or will not be put into use.
     pub(crate) async fn make_room(&self, slots: u32, policy: SsdPolicy) -> Result<(), Error> {
-        // Noted first: a `resize_pool` meanwhile leaves room for them, too.
+        // Noted before the pool shrinks, so that a concurrent `resize_pool` leaves room for them, too.
         self.devices.in_use.lock().tables_to_come = tables_of(slots, policy);
         let made = self.fit().await;
         if made.is_err() {
@@ -35,7 +35,7 @@ impl Shared {
         self.fit().await
     }
 
-    /// Everyone who changes the budget or the tables calls this afterwards, so that the last one finds both.
+    /// Call it after each change of the budget or the tables, so that the last call sees both.
     async fn fit(&self) -> Result<(), Error> {
         loop {
             let budget = self.devices.in_use.lock().pool_bytes;

@@ -8,7 +8,7 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc32c_append(0, bytes)
 }
 
-/// The CRC-32C of what `sum` is of, followed by `bytes`.
+/// Continues `sum`, the CRC-32C of the bytes so far, with `bytes`.
 #[must_use]
 pub fn crc32c_append(sum: u32, bytes: &[u8]) -> u32 {
     // A sum is the complement of the register's state.

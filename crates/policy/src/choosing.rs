@@ -17,8 +17,8 @@ const DIFFERENCES_MIN: f64 = 3.0;
 /// differences that chance makes would exceed any bound in time.
 const SHRINKS: f64 = 0.25;
 
-/// The weight of what was usual before, in each stretch: what is usual reaches back as many stretches as
-/// shrinking takes to empty an account of that many differences.
+/// The weight, in each stretch, of the usual difference so far. It makes the usual difference reach back as
+/// many stretches as it takes [`SHRINKS`] to empty an account of [`DIFFERENCES_MIN`].
 const KEPT: f64 = 1.0 - SHRINKS / DIFFERENCES_MIN;
 
 /// The setting that an adaptive policy follows, and why.

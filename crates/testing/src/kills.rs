@@ -96,8 +96,8 @@ fn was_killed(mut child: Child) {
     assert!(!ended.success() && ended.code().is_none(), "the process ended by itself: {ended}");
 }
 
-/// Starts `test` as a process and kills it `after` milliseconds after it says "ready", occasionally earlier:
-/// the seed decides when, so give each round another one.
+/// Starts `test` as a process and kills it `after` milliseconds after it says "ready", occasionally earlier.
+/// The seed decides when, so give each round a seed of its own.
 /// Updates `known` with what it says, and returns the numbers of its line "open", if any.
 ///
 /// # Panics

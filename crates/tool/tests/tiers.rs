@@ -80,7 +80,7 @@ fn an_ssd_is_taken_out_attached_replaced_and_readmitted() {
         let (code, replaced) = json(&replace);
         assert_eq!((code, &replaced["bytes"]), (0, &other.metadata().unwrap().len().into()), "{replaced}");
         is_whole(&store, Some(&third), "replaced");
-        // Whose configuration still names the SSD before is told.
+        // A command that looks for the SSD elsewhere is told where it was last used.
         for command in [&["verify", at][..], &["readmit", at], &["shrink", at, "--all", "--ssd", "/none"]] {
             assert!(refused(&store, command).contains(&format!("last used at {}", text(&third))));
         }

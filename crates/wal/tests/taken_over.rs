@@ -88,8 +88,8 @@ async fn a_former_owner_commits_nothing_once_its_lease_is_over() {
     next.shutdown().await.unwrap();
 }
 
-/// Schedule: the archive is away when another machine takes the store over. The former owner looked for it
-/// again and again, and the state said that the archive fails.
+/// Schedule: the archive is unreachable when another machine takes the store over. Unless it checks that it
+/// still owns the store, the former owner tries forever, and reports a failing archive.
 #[tokio::test(start_paused = true)]
 async fn a_former_owner_looks_for_its_archive_no_longer() {
     let power = SimPower::new();

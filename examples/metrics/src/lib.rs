@@ -27,7 +27,7 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     let handle = recorder.clone();
     tokio::spawn(async move {
         loop {
-            // The recorder keeps each latency until then.
+            // The recorder keeps each latency until its upkeep or a scrape.
             tokio::time::sleep(Duration::from_secs(5)).await;
             handle.run_upkeep();
         }

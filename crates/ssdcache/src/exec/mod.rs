@@ -78,8 +78,8 @@ pub trait Homes: Send + Sync + 'static {
     fn discarded(&self, _page: PageId) {}
 }
 
-/// What made the store refuse writes. A later one of these takes precedence: putting the SSD back into use
-/// removes those before `Hdd`, and must see if the SSD failed once more while the journal was full.
+/// What made the store refuse writes, in ascending precedence. Putting the SSD back into use clears `Map`
+/// and `Ssd`, but not `Hdd`, and must see if the SSD failed once more while the journal was full.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum RefusedBy {
     /// The map could not be saved, and the journal is full.
@@ -93,7 +93,7 @@ pub(crate) enum RefusedBy {
 pub(crate) struct Refusing(Mutex<Option<(Arc<str>, RefusedBy)>>);
 
 impl Refusing {
-    /// Sets the reason; returns false if there was one already.
+    /// Sets the reason, unless the one before has at least its precedence; returns whether there was none.
     pub(crate) fn set(&self, cause: &str, by: RefusedBy) -> bool {
         let mut reason = self.0.lock();
         let first = reason.is_none();

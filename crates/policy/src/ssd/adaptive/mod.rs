@@ -12,7 +12,7 @@
 //!   page; it ends the zone.
 //!
 //! An access takes O(half-lives) and O(log zone), a decision O(log zone). A sampled access takes O(settings)
-//! more; a ghost starts a new zone, O(records that ghosts hold), once per tenth of its slots. A record takes
+//! more; a ghost starts a new zone, O(records that ghosts hold), once the last is used up. A record takes
 //! 22 bytes, and 16 more if its page is not on the SSD.
 
 mod ghosts;

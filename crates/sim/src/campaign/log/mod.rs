@@ -206,7 +206,7 @@ impl Run<'_> {
                 opened => opened.map_err(|error| format!("does not open: {error}"))?,
             };
             let (read, span) = (db.recovered().read, moment.span.unwrap_or_default());
-            // All of it, if a page is damaged that the SSD should have.
+            // It may read the whole log, if a page that the SSD should have is damaged.
             if read.from < span.from && read.from > db.wal().oldest() {
                 return Err(format!("{read:?} of the log was read, and not {span:?}"));
             }

@@ -277,8 +277,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Changes pages that a commit has kept once more, and commits that or takes it back. Returns the last
-    /// record's LSN.
+    /// Changes once more the pages whose guards a commit returned, and commits that or undoes it. Returns the
+    /// last record's LSN.
     fn go_on<'p>(
         &mut self,
         db: &LoggedStore,

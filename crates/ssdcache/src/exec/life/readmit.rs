@@ -127,7 +127,7 @@ pub trait Readmitter: Send + Sync {
 /// How the store was when a readmission began.
 struct Begun {
     old: Arc<CacheDevice>,
-    /// Why the store refuses writes, or will once its journal is full: no new failure.
+    /// Why the store refuses writes, or will once its journal is full. If seen again, it is no new failure.
     refusal: Option<Arc<str>>,
     /// A flush of the SSD had failed.
     flush_failed: bool,
