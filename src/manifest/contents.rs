@@ -13,7 +13,7 @@ use pagetier_page::{PageSize, SpaceId, Stamp};
 use pagetier_ssdcache::{Layout, RING_PAGES_MAX};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
-use std::io;
+use std::{io, path};
 
 /// The newest manifest format: of a store with its ring on the HDD.
 const MANIFEST_FORMAT: u32 = 6;
@@ -161,7 +161,10 @@ impl Manifest {
     /// The error that the SSD, which was looked for at `place`, is not there: `what` says why.
     pub(crate) fn ssd_missing(&self, what: String, place: &str) -> OpenError {
         // The process that replaced the SSD may have crashed before its configuration named the new one.
-        let last = self.ssd_at.as_deref().filter(|at| *at != place);
+        let last = self
+            .ssd_at
+            .as_deref()
+            .filter(|at| *at != place && path::absolute(place).ok() != Some((*at).into()));
         let last = last.map_or_else(String::new, |at| format!(" (it was last used at {at})"));
         // Without an SSD, what is missing is the ring's file.
         let expected = self.ssd.clone().unwrap_or_else(|| "ring".into());
