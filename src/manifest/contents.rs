@@ -161,10 +161,8 @@ impl Manifest {
     /// The error that the SSD, which was looked for at `place`, is not there: `what` says why.
     pub(crate) fn ssd_missing(&self, what: String, place: &str) -> OpenError {
         // The process that replaced the SSD may have crashed before its configuration named the new one.
-        let last = self
-            .ssd_at
-            .as_deref()
-            .filter(|at| *at != place && path::absolute(place).ok() != Some((*at).into()));
+        let is_there = |at: &str| at == place || path::absolute(place).is_ok_and(|p| p.as_os_str() == at);
+        let last = self.ssd_at.as_deref().filter(|at| !is_there(at));
         let last = last.map_or_else(String::new, |at| format!(" (it was last used at {at})"));
         // Without an SSD, what is missing is the ring's file.
         let expected = self.ssd.clone().unwrap_or_else(|| "ring".into());

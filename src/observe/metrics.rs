@@ -251,8 +251,8 @@ fn values(buckets: &[(u64, u64)], sum: u64) -> impl Iterator<Item = (f64, u64)> 
     let total =
         |of: &dyn Fn(u64) -> f64| buckets.iter().map(|(floor, n)| of(*floor) * *n as f64).sum::<f64>();
     let above = sum as f64 - total(&|floor| floor as f64);
-    // The counts and the sum are read one after the other, and the first and the last bucket have no ends. Not
-    // 0: Prometheus counts what equals a bucket's lower end in the bucket below.
+    // The counts and the sum are read one after the other, and the first and the last bucket have no ends.
+    // Above 0, since Prometheus counts what equals a bucket's lower end in the bucket below.
     let share = (above / total(&width).max(1.0)).clamp(1e-6, 1.0);
     buckets.iter().map(move |(floor, count)| ((*floor as f64 + share * width(*floor)) / 1e9, *count))
 }
@@ -284,10 +284,8 @@ mod tests {
             values(&buckets, 1 << 40).map(|(seconds, _)| seconds).collect::<Vec<_>>(),
             [1024e-9, 9216e-9]
         );
-        // Above the lower end, which is the `le` of the bucket below.
         let least: Vec<f64> = values(&buckets, 0).map(|(seconds, _)| seconds).collect();
         assert!(least[0] > 960e-9 && least[1] > 8192e-9 && least[1] < 8193e-9, "{least:?}");
-        // Operations that took seconds.
         for (floor, end) in [(1_u64 << 31, 9_u64 << 28), (1 << 32, 9 << 29), (15 << 35, 1 << 39)] {
             let (seconds, _) = values(&[(floor, 1)], u64::MAX).next().unwrap();
             assert_eq!(seconds, end as f64 / 1e9);

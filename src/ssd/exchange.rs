@@ -247,7 +247,7 @@ impl Shared {
     }
 
     /// Performs the exchange. A single save of the manifest names the new cache device and lists what is lost
-    /// with the old one, so no crash can leave only one of the two recorded. `ssd`: the new one's id and place.
+    /// with the old one, so no crash can leave only one of the two recorded. `ssd`: its id and place.
     pub(crate) async fn exchange(
         &self,
         new: NewCacheDevice,

@@ -77,8 +77,8 @@ impl Devices {
             ssd: (config.ssd_place(), None),
         };
         let budget = Budget { bytes: config.options.pool_bytes, tables_to_come: 0 };
-        let budget = locks::Mutex::new(locks::Rank::Budget, budget);
-        Self { config, ownership, in_use: Mutex::new(in_use), budget, hdd_ring: OnceLock::new() }
+        let (in_use, budget) = (Mutex::new(in_use), locks::Mutex::new(locks::Rank::Budget, budget));
+        Self { config, ownership, in_use, budget, hdd_ring: OnceLock::new() }
     }
 
     /// Performs an exchange of the cache device, whose options then use what it has opened. If it fails, they

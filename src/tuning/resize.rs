@@ -4,13 +4,14 @@ use crate::config::sizes::{pool_for, tables_bytes};
 use crate::error::Error;
 use crate::store::devices::Budget;
 use crate::store::shared::Shared;
+use pagetier_devio::locks::MutexGuard;
 use pagetier_policy::SsdPolicy;
 
 impl Shared {
     /// See [`PageStore::resize_pool`](crate::PageStore::resize_pool).
     pub(crate) async fn resize_pool(&self, bytes: u64) -> Result<u64, Error> {
         drop(self.ending.enter()?);
-        let mut budget = self.devices.budget.lock().await;
+        let mut budget = self.budget().await?;
         let frames = self.frames_beside(Budget { bytes, ..*budget })?;
         self.resize(frames).await?;
         // Only now: a call that failed, or was dropped, leaves the budget as it was.
@@ -21,7 +22,7 @@ impl Shared {
     /// Takes from the pool what the tables of an SSD of `slots` slots under `policy` need of the budget.
     /// After a success, [`Shared::fit_pool`] follows once they are in use, or will not be.
     pub(crate) async fn make_room(&self, slots: u32, policy: SsdPolicy) -> Result<(), Error> {
-        let mut budget = self.devices.budget.lock().await;
+        let mut budget = self.budget().await?;
         let with_tables = Budget { tables_to_come: tables_of(slots, policy), ..*budget };
         let frames = self.frames_beside(with_tables)?;
         // A pool that is smaller, since it failed to shrink all the way, need not grow for this.
@@ -35,10 +36,15 @@ impl Shared {
 
     /// Gives the pool all of the budget that the SSD's tables leave.
     pub(crate) async fn fit_pool(&self) -> Result<(), Error> {
-        let mut budget = self.devices.budget.lock().await;
+        let mut budget = self.budget().await?;
         budget.tables_to_come = 0;
         let frames = self.frames_beside(*budget)?;
         if frames == self.frames() { Ok(()) } else { self.resize(frames).await }
+    }
+
+    async fn budget(&self) -> Result<MutexGuard<'_, Budget>, Error> {
+        // Another change of the pool may hold it while that one waits for guards.
+        self.ending.or_shutdown(self.devices.budget.lock()).await.ok_or(Error::Closed)
     }
 
     /// The frames of a pool with `budget` beside the SSD's tables.
