@@ -7,6 +7,7 @@
 use crate::fixture::PAGE;
 use pagetier::backup::{BackupOptions, Backups};
 use pagetier::errors::{Advice, Causes};
+use pagetier::options::OnHdd;
 use pagetier::{Builder, Lsn, PageId, PageSize, PageStore, SpaceId};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -313,6 +314,14 @@ async fn what_a_later_version_wrote_is_refused_by_its_number_and_stays_as_it_is(
         }
         std::fs::write(at.join(file), before).unwrap();
     }
+    // The areas on an HDD whose directory is another one.
+    let on_hdd = |at: &str| builder(&dir.path().join(at), "cac").hdd(dir.path().join("volume"));
+    on_hdd("one").manifest(OnHdd::default()).open().await.unwrap().close().await.unwrap();
+    let mut bytes = std::fs::read(dir.path().join("volume")).unwrap();
+    mark_blocks(&mut bytes[64 << 10..][..4 * 4096], 512);
+    std::fs::write(dir.path().join("volume"), bytes).unwrap();
+    let said = on_hdd("other").open().await.unwrap_err().to_string();
+    assert!(said.contains("the manifest's areas: it has format 99"), "{said}");
     let store = builder(&at, "cac").open().await.unwrap();
     expect(&store, "marked and restored").await;
     let hot = dir.path().join("hot");

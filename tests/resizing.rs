@@ -155,32 +155,46 @@ async fn a_budget_covers_the_same_when_it_is_given_again() {
     assert_eq!(store.stats().frames, opened.frames);
 }
 
-/// Schedule: `resize_pool` has computed its frames beside the tables of the SSD in use, and waits for guards;
-/// an exchange for a smaller SSD completes, and waits to give the pool what the new tables leave of the old
-/// budget; both go on.
+/// Schedules: `resize_pool` waits for guards when the SSD is exchanged for one of other tables. For a smaller
+/// one, both succeed. A larger one's tables need more than the new budget: the exchange is refused, both when
+/// it would have to change the pool, and when the guards pin just what it would leave of the budget before.
 #[tokio::test(start_paused = true)]
 async fn a_budget_that_changes_during_an_exchange_of_the_ssd_is_kept() {
     let fixture = Fixture::new();
-    let store = Arc::new(fixture.builder().pool_bytes(400 * PAGE).open().await.unwrap());
+    let store = fixture.builder().pool_bytes(400 * PAGE).open().await.unwrap();
     let space = grown(&store).await;
     store.sync().await.unwrap();
-    store.ssd().replace(blank_ssd("large", 7) as SharedDevice, 2000 * PAGE).await.unwrap();
-    let mut guards = Vec::new();
-    for no in 0..250 {
-        guards.push(store.get(PageId::new(space, no)).await.unwrap());
-    }
     let after = async |ms| tokio::time::sleep(Duration::from_millis(ms)).await;
-    let exchange = async {
-        after(1).await;
-        store.ssd().replace(blank_ssd("small", 8) as SharedDevice, 100 * PAGE).await
+    let replace = async |slots| {
+        let ssd = blank_ssd(&format!("{slots} slots"), slots) as SharedDevice;
+        store.ssd().replace(ssd, slots * PAGE).await
     };
-    let release = async {
-        after(1500).await;
-        assert!(store.stats().ssd.slots < 100, "the exchange has not completed");
-        drop(guards);
-    };
-    let (resized, exchanged, ()) = tokio::join!(store.resize_pool(150 * PAGE), exchange, release);
-    assert!(resized.is_ok() && exchanged.is_ok(), "{resized:?} {exchanged:?}");
-    let frames = store.frames();
-    assert_eq!(store.resize_pool(150 * PAGE).await.unwrap(), frames);
+    replace(2000).await.unwrap();
+    let (least, beside_large) = (store.resize_pool(1).await, store.frames());
+    let Err(Error::PoolSize(TooSmall { needed, .. })) = least else { panic!("{least:?}") };
+    for (from, to, pinned, fits) in
+        [(2000, 100, 250, true), (100, 2000, 250, false), (100, 2000, beside_large, false)]
+    {
+        replace(from).await.unwrap();
+        let mut guards = Vec::new();
+        for no in 0..pinned as u32 {
+            guards.push(store.get(PageId::new(space, no)).await.unwrap());
+        }
+        let budget = if fits { needed } else { needed - 1 };
+        let exchange = async {
+            after(1).await;
+            replace(to).await
+        };
+        let release = async {
+            after(1500).await;
+            drop(guards);
+        };
+        let (resized, exchanged, ()) = tokio::join!(store.resize_pool(budget), exchange, release);
+        let refused = matches!(exchanged, Err(Error::PoolSize(TooSmall { .. })));
+        assert!(resized.is_ok() && refused != fits, "{pinned}: {resized:?} {exchanged:?}");
+        assert!(store.stats().ssd.slots < 100);
+        let frames = store.frames();
+        assert_eq!(store.resize_pool(budget).await.unwrap(), frames);
+        store.resize_pool(400 * PAGE).await.unwrap();
+    }
 }

@@ -99,6 +99,12 @@ impl Config {
         place_of(self.ssd_device.as_ref(), self.options.ssd.as_ref())
     }
 
+    /// What later messages call the SSD `device`, which is at `place`: they may come from another directory.
+    pub(crate) fn ssd_at(&self, place: &Place, device: &SharedDevice) -> String {
+        let absolute = self.at(place, "ssd.cache").and_then(|at| std::path::absolute(at.shown).ok());
+        absolute.map_or_else(|| device.name().to_owned(), |path| path.display().to_string())
+    }
+
     pub(crate) fn ring_place(&self) -> Place {
         place_of(self.ring_device.as_ref(), None)
     }

@@ -13,7 +13,7 @@ use pagetier_page::{PageSize, SpaceId, Stamp};
 use pagetier_ssdcache::{Layout, RING_PAGES_MAX};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
-use std::io;
+use std::{io, path};
 
 /// The newest manifest format: of a store with its ring on the HDD.
 const MANIFEST_FORMAT: u32 = 6;
@@ -161,7 +161,8 @@ impl Manifest {
     /// The error for an SSD that was not found at `place`, for the reason `what`.
     pub(crate) fn ssd_missing(&self, what: String, place: &str) -> OpenError {
         // The process that replaced the SSD may have crashed before its configuration named the new one.
-        let last = self.ssd_at.as_deref().filter(|at| *at != place);
+        let is_there = |at: &str| at == place || path::absolute(place).is_ok_and(|p| p.as_os_str() == at);
+        let last = self.ssd_at.as_deref().filter(|at| !is_there(at));
         let last = last.map_or_else(String::new, |at| format!(" (it was last used at {at})"));
         // Without an SSD, what is missing is the ring's file.
         let expected = self.ssd.clone().unwrap_or_else(|| "ring".into());

@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// Publishes a store's statistics to the installed [`metrics`] recorder until this, or the store, is
-/// dropped.
+/// dropped. A publication in progress is completed.
 #[derive(Debug)]
 #[must_use = "dropping it ends the export"]
 pub struct MetricsExport(JoinHandle<()>);
@@ -62,8 +62,8 @@ async fn publish_periodically(shared: Weak<Shared>, name: String, every: Duratio
         // Not on a worker thread of the runtime: the recorder stores latencies one by one, and there may be
         // millions.
         let published = tokio::task::spawn_blocking(move || publish(&name, &shared, false));
-        if published.await.is_err() {
-            return;
+        if let Err(error) = published.await {
+            return tracing::error!(%error, "the export of the metrics has ended");
         }
     }
 }
@@ -247,12 +247,13 @@ fn publish_dir(
 /// that count. All values add up to `sum` nanoseconds if the bounds of the buckets allow it.
 fn values(buckets: &[(u64, u64)], sum: u64) -> impl Iterator<Item = (f64, u64)> {
     // A bucket is an eighth of a power of two wide.
-    let width = |floor: u64| (1 << floor.max(8).ilog2() >> 3) as f64;
+    let width = |floor: u64| (1_u64 << floor.max(8).ilog2() >> 3) as f64;
     let total =
         |of: &dyn Fn(u64) -> f64| buckets.iter().map(|(floor, n)| of(*floor) * *n as f64).sum::<f64>();
     let above = sum as f64 - total(&|floor| floor as f64);
     // The counts and the sum are read one after the other, and the first and the last bucket have no ends.
-    let share = (above / total(&width).max(1.0)).clamp(0.0, 1.0);
+    // Above 0, since Prometheus counts what equals a bucket's lower end in the bucket below.
+    let share = (above / total(&width).max(1.0)).clamp(1e-6, 1.0);
     buckets.iter().map(move |(floor, count)| ((*floor as f64 + share * width(*floor)) / 1e9, *count))
 }
 
@@ -283,7 +284,12 @@ mod tests {
             values(&buckets, 1 << 40).map(|(seconds, _)| seconds).collect::<Vec<_>>(),
             [1024e-9, 9216e-9]
         );
-        assert_eq!(values(&buckets, 0).map(|(seconds, _)| seconds).collect::<Vec<_>>(), [960e-9, 8192e-9]);
+        let least: Vec<f64> = values(&buckets, 0).map(|(seconds, _)| seconds).collect();
+        assert!(least[0] > 960e-9 && least[1] > 8192e-9 && least[1] < 8193e-9, "{least:?}");
+        for (floor, end) in [(1_u64 << 31, 9_u64 << 28), (1 << 32, 9 << 29), (15 << 35, 1 << 39)] {
+            let (seconds, _) = values(&[(floor, 1)], u64::MAX).next().unwrap();
+            assert_eq!(seconds, end as f64 / 1e9);
+        }
     }
 
     #[test]

@@ -124,7 +124,9 @@ impl Config {
 
     async fn has_manifest(&self, hdd: &SharedDevice) -> Result<bool, OpenError> {
         let found = areas::is_on(hdd).await;
-        found.map_err(|e| OpenError::directory(Path::new(hdd.name()), "has an unreadable manifest", e))
+        // A later version's areas are an error of their own.
+        let unreadable = |e| OpenError::directory(Path::new(hdd.name()), "has an unreadable manifest", e);
+        found.map_err(|e| e.downcast().unwrap_or_else(unreadable))
     }
 
     pub(super) async fn check_ssd(

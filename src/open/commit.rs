@@ -93,7 +93,7 @@ impl Config {
                 // A new SSD holds nothing yet.
                 manifest.ssd_pages = manifest.ssd_pages.take().map(|_| OnlyCopies::default());
             }
-            manifest.ssd_at = manifest.ssd.is_some().then(|| ssd.name().to_owned());
+            manifest.ssd_at = manifest.ssd.is_some().then(|| self.ssd_at(&self.ssd_place(), ssd));
             // In the same save that names the new SSD, so that no crash separates them (I21).
             if let Some(lost) = lost {
                 manifest.lose(lost);

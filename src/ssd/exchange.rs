@@ -238,7 +238,8 @@ impl Shared {
         let exchange = async {
             let made = self.devices.make_ssd(&place, layout, &meta, self.costs(), frames).await;
             let (ssd, id) = made.map_err(|e| Error::Attach(Arc::new(e)))?;
-            self.exchange(ssd, Some(id), None, &mut meta).await
+            let at = self.config.ssd_at(&place, &ssd.device);
+            self.exchange(ssd, Some((id, at)), None, &mut meta).await
         };
         self.devices.exchanging(exchange).await?;
         self.devices.in_use.lock().ssd = (place, Some(layout));
@@ -246,16 +247,15 @@ impl Shared {
     }
 
     /// Performs the exchange. A single save of the manifest names the new cache device and lists what is lost
-    /// with the old one, so no crash can leave only one of the two recorded.
+    /// with the old one, so no crash can leave only one of the two recorded. `ssd`: its id and place.
     pub(crate) async fn exchange(
         &self,
         new: NewCacheDevice,
-        id: Option<String>,
+        ssd: Option<(String, String)>,
         lost: Option<&mut Abandoned>,
         meta: &mut ManifestState,
     ) -> Result<Exchanged, Error> {
         self.list_unlisted(meta).await?;
-        let at = id.is_some().then(|| new.device.name().to_owned());
         // `commit` runs inside of the tier while no write is in flight; only if it succeeds is the new device
         // in use (I29).
         let is_saved = |page, lsn| self.pool.is_unwritten(page) || self.pool.try_rewrite(page, lsn);
@@ -280,7 +280,7 @@ impl Shared {
                 let list = |manifest: &mut Manifest| {
                     // One save for both: a manifest that names another SSD without the list would hide the
                     // loss forever (I21).
-                    (manifest.ssd, manifest.ssd_at) = (id, at);
+                    (manifest.ssd, manifest.ssd_at) = ssd.unzip();
                     self.list_loss(manifest, OnlyCopies::of(&only, exact, RUNS_MAX));
                 };
                 self.change_loss(meta, list).await

@@ -6,7 +6,7 @@ use crate::error::OpenError;
 use crate::ownership::held_dir::At;
 use crate::ownership::lock::Ownership;
 use crate::store::hdd_ring::HddRing;
-use pagetier_devio::files::Identity;
+use pagetier_devio::{files::Identity, locks};
 use pagetier_policy::{PoolPolicy, SsdPolicy};
 use pagetier_ssdcache::Layout;
 use parking_lot::Mutex;
@@ -45,9 +45,13 @@ pub(crate) struct InUse {
     pub(crate) ssd_policy: SsdPolicy,
     /// Where the SSD is, or would be, and its layout; `None`: as the options say.
     pub(crate) ssd: (Place, Option<Layout>),
-    /// The memory budget in bytes.
-    pub(crate) pool_bytes: u64,
-    /// The bytes of it that an SSD or SSD policy that is about to be put into use needs for its tables.
+}
+
+/// The memory budget, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Budget {
+    pub(crate) bytes: u64,
+    /// The part that the tables of an SSD, or of its policy, need that is about to be put into use.
     pub(crate) tables_to_come: u64,
 }
 
@@ -57,6 +61,8 @@ pub(crate) struct Devices {
     pub(crate) config: Arc<Config>,
     pub(crate) ownership: Arc<Ownership>,
     pub(crate) in_use: Mutex<InUse>,
+    /// Held while the pool is fitted to it, so that such changes run one after the other.
+    pub(crate) budget: locks::Mutex<Budget>,
     /// The ring, if it is on the HDD. Set once the manifest is known.
     pub(crate) hdd_ring: OnceLock<HddRing>,
 }
@@ -69,10 +75,10 @@ impl Devices {
             pool_policy: config.options.pool_policy,
             ssd_policy: config.options.ssd_policy,
             ssd: (config.ssd_place(), None),
-            pool_bytes: config.options.pool_bytes,
-            tables_to_come: 0,
         };
-        Self { config, ownership, in_use: Mutex::new(in_use), hdd_ring: OnceLock::new() }
+        let budget = Budget { bytes: config.options.pool_bytes, tables_to_come: 0 };
+        let (in_use, budget) = (Mutex::new(in_use), locks::Mutex::new(locks::Rank::Budget, budget));
+        Self { config, ownership, in_use, budget, hdd_ring: OnceLock::new() }
     }
 
     /// Performs an exchange of the cache device, whose options then use what it has opened. If it fails, they

@@ -2,56 +2,56 @@
 
 use crate::config::sizes::{pool_for, tables_bytes};
 use crate::error::Error;
-use crate::store::devices::InUse;
+use crate::store::devices::Budget;
 use crate::store::shared::Shared;
+use pagetier_devio::locks::MutexGuard;
 use pagetier_policy::SsdPolicy;
 
 impl Shared {
     /// See [`PageStore::resize_pool`](crate::PageStore::resize_pool).
     pub(crate) async fn resize_pool(&self, bytes: u64) -> Result<u64, Error> {
         drop(self.ending.enter()?);
-        self.resize(self.frames_of(bytes)?).await?;
-        self.devices.in_use.lock().pool_bytes = bytes;
-        // While this waited for guards, an exchange of the SSD may have fitted the pool to the old budget.
-        self.fit().await?;
-        Ok(self.frames() as u64)
+        let mut budget = self.budget().await?;
+        let frames = self.frames_beside(Budget { bytes, ..*budget })?;
+        self.resize(frames).await?;
+        // Only now: a call that failed, or was dropped, leaves the budget as it was.
+        budget.bytes = bytes;
+        Ok(frames as u64)
     }
 
     /// Takes from the pool what the tables of an SSD of `slots` slots under `policy` need of the budget.
     /// After a success, call [`Shared::fit_pool`] once the tables are in use, or will not be put into use.
     pub(crate) async fn make_room(&self, slots: u32, policy: SsdPolicy) -> Result<(), Error> {
-        // Noted before the pool shrinks, so that a concurrent `resize_pool` leaves room for them, too.
-        self.devices.in_use.lock().tables_to_come = tables_of(slots, policy);
-        let made = self.fit().await;
-        if made.is_err() {
-            self.devices.in_use.lock().tables_to_come = 0;
+        let mut budget = self.budget().await?;
+        let with_tables = Budget { tables_to_come: tables_of(slots, policy), ..*budget };
+        let frames = self.frames_beside(with_tables)?;
+        // A pool that is smaller, since it failed to shrink all the way, need not grow for this.
+        if frames < self.frames() {
+            self.resize(frames).await?;
         }
-        made
+        // Until they are in use, a `resize_pool` leaves room for them, too.
+        *budget = with_tables;
+        Ok(())
     }
 
     /// Gives the pool all of the budget that the SSD's tables leave.
     pub(crate) async fn fit_pool(&self) -> Result<(), Error> {
-        self.devices.in_use.lock().tables_to_come = 0;
-        self.fit().await
+        let mut budget = self.budget().await?;
+        budget.tables_to_come = 0;
+        let frames = self.frames_beside(*budget)?;
+        if frames == self.frames() { Ok(()) } else { self.resize(frames).await }
     }
 
-    /// Call it after each change of the budget or the tables, so that the last call sees both.
-    async fn fit(&self) -> Result<(), Error> {
-        loop {
-            let budget = self.devices.in_use.lock().pool_bytes;
-            let frames = self.frames_of(budget)?;
-            if frames == self.frames() {
-                return Ok(());
-            }
-            self.resize(frames).await?;
-        }
+    async fn budget(&self) -> Result<MutexGuard<'_, Budget>, Error> {
+        // Another change of the pool may hold it while that one waits for guards.
+        self.ending.or_shutdown(self.devices.budget.lock()).await.ok_or(Error::Closed)
     }
 
-    /// The frames of a pool with a budget of `bytes` beside the SSD's tables.
-    fn frames_of(&self, bytes: u64) -> Result<usize, Error> {
-        let InUse { ssd_policy, tables_to_come, .. } = *self.devices.in_use.lock();
-        let tables = tables_of(self.tier.slots(), ssd_policy).max(tables_to_come);
-        Ok(pool_for(bytes, tables, self.page_size())?.frames)
+    /// The frames of a pool with `budget` beside the SSD's tables.
+    fn frames_beside(&self, budget: Budget) -> Result<usize, Error> {
+        let policy = self.devices.in_use.lock().ssd_policy;
+        let tables = tables_of(self.tier.slots(), policy).max(budget.tables_to_come);
+        Ok(pool_for(budget.bytes, tables, self.page_size())?.frames)
     }
 
     async fn resize(&self, frames: usize) -> Result<(), Error> {

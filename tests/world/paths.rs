@@ -447,11 +447,14 @@ async fn a_refused_opening_leaves_nothing_behind() {
 /// The options of a process that crashed after a replacement still name the SSD before.
 #[tokio::test]
 async fn an_open_without_a_replaced_ssd_says_where_the_new_one_is() {
+    let _alone = WORKING_DIRECTORY.lock().await;
     let outer = folder();
     let at = |name: &str| outer.path().join(name);
-    let store = open(&at("s")).await;
+    let before = std::env::current_dir().unwrap();
+    std::env::set_current_dir(outer.path()).unwrap();
+    let store = open(Path::new("s")).await;
     work(&store, 1).await;
-    store.ssd().replace(at("new"), 4 << 20).await.unwrap();
+    store.ssd().replace("new", 4 << 20).await.unwrap();
     drop(store);
     let new = format!("(it was last used at {})", at("new").display());
     let never = || builder(&at("s")).create(pagetier::options::Create::Never);
@@ -472,7 +475,7 @@ async fn an_open_without_a_replaced_ssd_says_where_the_new_one_is() {
     }
     // Moved again, by hand: what counts is the last open.
     fs::rename(at("new"), at("moved")).unwrap();
-    builder(&at("s")).ssd(at("moved")).open().await.unwrap().close().await.unwrap();
+    builder(&at("s")).ssd("moved").open().await.unwrap().close().await.unwrap();
     let error = never().open().await.unwrap_err().to_string();
     assert!(error.contains(&format!("last used at {}", at("moved").display())), "{error}");
     // The default place is one like others: free, then in use.
@@ -483,6 +486,11 @@ async fn an_open_without_a_replaced_ssd_says_where_the_new_one_is() {
     assert!(said.contains(&at("s/ssd.cache").display().to_string()), "{said}");
     store.close().await.unwrap();
     check(&at("s"), 1).await;
+    // It was last used where it is missing.
+    fs::remove_file(at("s/ssd.cache")).unwrap();
+    let error = builder(Path::new("s")).open().await.unwrap_err().to_string();
+    std::env::set_current_dir(before).unwrap();
+    assert!(error.contains("is missing") && !error.contains("last used"), "{error}");
 }
 
 #[tokio::test]

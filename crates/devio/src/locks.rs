@@ -26,6 +26,8 @@ pub enum Rank {
     Operations,
     /// The mutex of an exchange or readmission of the SSD.
     SsdChange,
+    /// The mutex of the memory budget.
+    Budget,
     /// The mutex of a change of the pool's size.
     Resizing,
     /// The latch of a page: a wait for the embedder, who may hold a guard and call any operation that takes a
@@ -43,9 +45,10 @@ pub enum Rank {
 
 impl Rank {
     /// Every rank, in order.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Operations,
         Self::SsdChange,
+        Self::Budget,
         Self::Resizing,
         Self::Latch,
         Self::Manifest,
@@ -60,6 +63,7 @@ impl Rank {
         match self {
             Self::Operations => "the operations in progress",
             Self::SsdChange => "the mutex of an exchange or readmission of the SSD",
+            Self::Budget => "the mutex of the memory budget",
             Self::Resizing => "the mutex of a change of the pool's size",
             Self::Latch => "the latch of a page",
             Self::Manifest => "the manifest's mutex",

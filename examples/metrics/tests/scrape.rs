@@ -127,8 +127,9 @@ async fn every_metric_of_the_dashboard_is_served() {
     check_latencies(&text);
     // Of names, units, types and help texts.
     assert_eq!(lint(&["check", "metrics"], text.split_once("\r\n\r\n").unwrap().1), "");
-    // Dropping the export ends it.
+    // Dropping the export ends it, after a publication in progress.
     drop(export);
+    tokio::time::sleep(Duration::from_millis(300)).await;
     store.get(pagetier::PageId::new(store.spaces().find("load").unwrap(), 1)).await.unwrap();
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(value(&scrape(address).await, "pagetier_pool_misses_total{"), Some(pool.misses as f64));
