@@ -26,7 +26,11 @@ pub(super) fn end(shared: Arc<Shared>, ownership: Arc<Ownership>) -> Boxed<'stat
         shared.gate.release();
         // Even after a failure: the store is closed then as by a crash, and its locks must not stay.
         let vacated = ownership.leave();
-        if let Some(lease) = shared.lease.lock().take() {
+        // But the claim stays as it is then. Were it unlimited, one that has lapsed would hold again, and the
+        // engine's log would write what it could not, although another owner may have taken it over.
+        if let Some(lease) = shared.lease.lock().take()
+            && result.is_ok()
+        {
             lease.end();
         }
         drop(change);

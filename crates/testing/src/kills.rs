@@ -2,7 +2,23 @@
 //! process printed before it died says what must be there afterwards.
 //!
 //! The part that is killed is a test of the same program, which returns at once unless [`part`] says that the
-//! process was started for it.
+//! process was started for it. It is named by its full path, as the test harness prints it: `kill9::writes`
+//! for the function `writes` in the module `kill9` of `tests/all.rs`, and `writes` alone for one at the root.
+//! A name that no test has starts a process that runs nothing and ends, which the callers report.
+//!
+//! That process speaks by [`say`]: a word, then decimal numbers below 2^32, with single spaces between.
+//!
+//! | line | says | by |
+//! | --- | --- | --- |
+//! | `open N M` | the store is open; numbers of its own, any count | `say(&format!("open {n} {m}"))` |
+//! | `ready` | from here on it may be killed at the usual time | `say("ready")` |
+//! | `begun NUMBER VERSION` | the write of a version begins | [`begun`] |
+//! | `durable NUMBER VERSION` | a version is durable | [`durable`] |
+//! | `opening`, `opened` | an open begins, and has ended | [`open_and_wait`] |
+//!
+//! Other lines are ignored. The moment of a kill is drawn from the seed, in real time: a round with the same
+//! seed is killed after the same delay, but the process may have done less or more by then. A kill after
+//! `ready` happens when a line arrives, so the process must go on saying lines until it is killed.
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -96,12 +112,13 @@ fn was_killed(mut child: Child) {
     assert!(!ended.success() && ended.code().is_none(), "the process ended by itself: {ended}");
 }
 
-/// Starts `test` as a process and kills it `after` milliseconds after it says "ready", occasionally earlier.
-/// The seed decides when, so give each round a seed of its own.
-/// Updates `known` with what it says, and returns the numbers of its line "open", if any.
+/// Starts `test` as a process and kills it after it says `ready`: a number of milliseconds later that is
+/// drawn from `after`; or, in about one round of seven, up to 60 ms after its start. The seed decides both,
+/// and [`part`] hands it to the process. Updates `known`, by number, with the lines `begun` and `durable`,
+/// and returns the numbers of the line `open`, or `None` if it was killed before it said that.
 ///
 /// # Panics
-/// The process ended by itself.
+/// The process ended by itself, or names a number that `known` does not have.
 pub fn write_and_kill(
     test: &str,
     (directory, seed): (&Path, u64),

@@ -42,9 +42,9 @@ pub(crate) struct Archive {
 pub struct Archived {
     /// The archive durably has the log up to this position; 0 if it has nothing yet.
     pub up_to: Lsn,
-    /// Why the last copy failed: the log keeps what the archive lacks, and copies are tried again. After
-    /// [`WalError::Fenced`] they are not, since another owner archives the log: nothing is copied until the
-    /// log completes another segment, as it does if this owner is confirmed after all.
+    /// Why the last copy failed: the log keeps what the archive lacks, and copies are tried again. With
+    /// [`WalError::Fenced`] another owner may have the log, and its archive: nothing is copied until this
+    /// owner is confirmed again, if it is.
     pub failure: Option<WalError>,
 }
 
@@ -74,7 +74,7 @@ impl Archive {
             Some(error @ WalError::Fenced) if !was_fenced => tracing::warn!(
                 archive = %self.path.display(),
                 %error,
-                "the log is no longer archived here, unless this owner is confirmed and writes on"
+                "the log is not archived here, unless this owner is confirmed again"
             ),
             Some(error) if before.is_none() => tracing::warn!(
                 archive = %self.path.display(),

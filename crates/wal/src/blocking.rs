@@ -25,7 +25,7 @@
 //! As with [`pagetier::blocking`], a call may also be made on a thread that runs tasks of a runtime; it then
 //! stops that thread's other tasks, and must not wait for a guard that one of them holds.
 
-use crate::error::{CheckpointError, WalError};
+use crate::error::{CheckpointError, Moment, WalError};
 use crate::guard::Guard;
 use crate::log::Wal;
 use crate::log::minitx::MiniTx;
@@ -33,6 +33,7 @@ use crate::logged::{self, LoggedBackupError};
 use crate::options::WalOptions;
 use crate::recovery::recover::RecoverError;
 use crate::recovery::redo::Recovered;
+use crate::until::Until;
 use pagetier::backup::{BackupError, BackupOptions, BackupReport};
 use pagetier::blocking::Driver;
 use pagetier::{Builder, Error, Lsn, OpenError, PageId, PageMut, PageRef, PageStore, SpaceId};
@@ -206,6 +207,29 @@ impl LoggedStore {
     pub fn restore(builder: Builder, log: &Path, from: &Path, number: u32) -> Result<(), LoggedBackupError> {
         let driver = started().map_err(BackupError::Open)?;
         driver.block_on(logged::LoggedStore::restore(builder, log, from, number))
+    }
+
+    /// See [`LoggedStore::restore_until`](crate::LoggedStore::restore_until).
+    ///
+    /// # Errors
+    /// As there; [`OpenError::Runtime`].
+    pub fn restore_until(
+        builder: Builder,
+        log: &Path,
+        from: (&Path, u32),
+        archive: &Path,
+        until: Until,
+    ) -> Result<Lsn, LoggedBackupError> {
+        let driver = started().map_err(BackupError::Open)?;
+        driver.block_on(logged::LoggedStore::restore_until(builder, log, from, archive, until))
+    }
+
+    /// See [`LoggedStore::restorable`](crate::LoggedStore::restorable).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn restorable(from: &Path, number: u32, archive: &Path) -> Result<(Moment, Moment), WalError> {
+        logged::LoggedStore::restorable(from, number, archive)
     }
 
     /// See [`LoggedStore::shutdown`](crate::LoggedStore::shutdown).

@@ -373,12 +373,14 @@ impl LoggedStore {
     }
 
     /// Closes the store cleanly, with nothing to free and nothing to redo: the next open reads no more
-    /// than the last segment of the log. (Commits that are not applied stay, and come back there.) From
-    /// the call on every change is refused with [`WalError::Stopped`], one whose pages are latched
-    /// included, which have their earlier contents again; of an operation of several records the first
-    /// ones may stay alone, as after a crash. Waits for all exclusive guards, so the caller must hold
-    /// none. Once it returns, so is every other call, and store, log and archive can be opened again,
-    /// even if handles of them remain.
+    /// than the last segment of the log, or a little more if a page changes while this call writes.
+    /// (Commits that are not applied stay, and come back there.) From the call on every change is refused
+    /// with [`WalError::Stopped`], one whose pages are latched included, which have their earlier contents
+    /// again; of an operation of several records the first ones may stay alone, as after a crash. Waits
+    /// for all exclusive guards, and for shared guards of pages that a record has freed or whose space is
+    /// being dropped, so the caller must hold none of these. Once it returns, every other call is refused,
+    /// too. Store, log and archive can be opened again then, even if handles of them remain; the archive
+    /// only later if a copy to it takes longer than 5 s.
     ///
     /// Every call returns the result of the first one. The shutdown continues if the future is dropped.
     ///
@@ -425,6 +427,11 @@ async fn end(store: &Arc<PageStore>, wal: &Wal) -> Result<(), CheckpointError> {
 async fn write_all(store: &PageStore, wal: &Wal) -> Result<(Lsn, Lsn), CheckpointError> {
     store.sync().await?;
     let end = wal.end();
+    if store.min_recovery_lsn().is_some() {
+        // A change that was refused meanwhile has left its pages to be written again: they would hold the
+        // log.
+        store.flush_to(end).await?;
+    }
     // Once everything is written, the set of pages that only the SSD has can only shrink.
     let from = if wal.keep() == Keep::ForSsdLoss { store.redo_from(end, Loss::Ssd).await? } else { end };
     // The log that the next open finds must end here.

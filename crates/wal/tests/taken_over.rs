@@ -2,10 +2,12 @@
 //! keeps its operations out.
 
 use pagetier::device::SharedDevice;
-use pagetier::{Builder, PageId, PageMut, PageSize, PageStore, SpaceId, options::OnHdd, pool_bytes_for};
-use pagetier_devio::Device;
-use pagetier_testing::{SimDevice, SimPower, SimSeat};
+use pagetier::{Builder, Lsn, PageId, PageMut, PageSize, PageStore, SpaceId, options::OnHdd, pool_bytes_for};
+use pagetier_devio::{Device, IoOp};
+use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower, SimSeat};
 use pagetier_wal::{Keep, LoggedStore, Wal, WalError, WalOptions};
+use std::fs::File;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -19,6 +21,13 @@ struct Volumes {
 }
 
 impl Volumes {
+    fn new() -> Self {
+        let power = SimPower::new();
+        let [homes, log] = ["homes", "log"].map(|name| Arc::new(SimDevice::new(name, 0, 1, &power)));
+        log.grow(64 << 20).unwrap();
+        Self { homes, log }
+    }
+
     fn builder(&self) -> Builder {
         let ssd = SimDevice::new("ssd", 0, 7, &SimPower::new());
         PageStore::builder()
@@ -43,6 +52,13 @@ impl Volumes {
     async fn take(&self) -> LoggedStore {
         LoggedStore::on(self.builder(), self.wal().await).await.unwrap()
     }
+
+    /// The same, with an archive.
+    async fn take_with(&self, archive: &Path) -> LoggedStore {
+        let wal = self.wal().await;
+        wal.archive_to(archive).unwrap();
+        LoggedStore::on(self.builder(), wal).await.unwrap()
+    }
 }
 
 async fn put(db: &LoggedStore, page: PageId, value: u8) -> Result<(), WalError> {
@@ -55,10 +71,7 @@ async fn put(db: &LoggedStore, page: PageId, value: u8) -> Result<(), WalError> 
 
 #[tokio::test(start_paused = true)]
 async fn a_former_owner_commits_nothing_once_its_lease_is_over() {
-    let power = SimPower::new();
-    let [homes, log] = ["homes", "log"].map(|name| Arc::new(SimDevice::new(name, 0, 1, &power)));
-    log.grow(64 << 20).unwrap();
-    let volumes = Volumes { homes, log };
+    let volumes = Volumes::new();
     let former = volumes.take().await;
     let space: SpaceId = former.spaces().create("t").await.unwrap();
     let page = |no| PageId::new(space, no);
@@ -92,10 +105,7 @@ async fn a_former_owner_commits_nothing_once_its_lease_is_over() {
 /// still owns the store, the former owner tries forever, and reports a failing archive.
 #[tokio::test(start_paused = true)]
 async fn a_former_owner_looks_for_its_archive_no_longer() {
-    let power = SimPower::new();
-    let [homes, log] = ["homes", "log"].map(|name| Arc::new(SimDevice::new(name, 0, 1, &power)));
-    log.grow(64 << 20).unwrap();
-    let volumes = Volumes { homes, log };
+    let volumes = Volumes::new();
     let looks = Arc::new(AtomicU64::new(0));
     let wal = volumes.wal().await;
     let counted = Arc::clone(&looks);
@@ -114,6 +124,92 @@ async fn a_former_owner_looks_for_its_archive_no_longer() {
     let before = looks.load(Ordering::Relaxed);
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert_eq!(looks.load(Ordering::Relaxed), before);
+}
+
+/// Schedule: the volume does not answer a request of the owner, whose claim lapses; another machine takes the
+/// store over, and the owner shuts down, which fails. Its claim was unlimited then, and until the log was
+/// closed a flush wrote into the other one's.
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_that_fails_lets_no_lapsed_claim_hold_again() {
+    let volumes = Volumes::new();
+    let former = volumes.take().await;
+    let space = former.spaces().create("t").await.unwrap();
+    put(&former, PageId::new(space, 0), 1).await.unwrap();
+    former.checkpoint().await.unwrap();
+    let mut change = former.begin::<PageMut<'_>>().await.unwrap();
+    let at = change.add(former.get_mut(PageId::new(space, 0)).await.unwrap());
+    change.write(at, 0, &[9]);
+    let lsn = change.commit().unwrap();
+    volumes.homes.inject(Fault::new(FaultEffect::Slow(60 * LEASE)).on(IoOp::Read).times(1));
+    tokio::time::sleep(LEASE).await;
+    let taker = volumes.take().await;
+    tokio::time::sleep(LEASE).await;
+    let (before, former) = (volumes.log.snapshot(), Arc::new(former));
+    let ending = Arc::clone(&former);
+    let shutdown = tokio::spawn(async move { ending.shutdown().await });
+    while !shutdown.is_finished() {
+        assert!(!former.is_owner());
+        former.wal().flush(lsn).await.unwrap_err();
+        tokio::time::sleep(LEASE / 100).await;
+    }
+    shutdown.await.unwrap().unwrap_err();
+    assert!(volumes.log.snapshot() == before, "it wrote to the other one's log");
+    assert!(!former.is_owner(), "a log that is not closed yet would be written");
+    put(&taker, PageId::new(space, 0), 2).await.unwrap();
+    taker.shutdown().await.unwrap();
+}
+
+/// Commits until the log has another segment.
+async fn fill_segment(db: &LoggedStore, space: SpaceId) {
+    let before = db.wal().segment_starts().len();
+    while db.wal().segment_starts().len() == before {
+        put(db, PageId::new(space, 0), 1).await.unwrap();
+    }
+}
+
+/// Schedule: the archive is away, then the owner's volume does not answer for longer than its lease. Both
+/// return, and the log completes no segment, perhaps since its changes wait for the room that only the
+/// archive can give back. Nothing was archived any more.
+#[tokio::test(start_paused = true)]
+async fn an_owner_that_is_confirmed_again_archives_what_it_has() {
+    let (volumes, archive) = (Volumes::new(), tempfile::tempdir().unwrap());
+    // Another process has it.
+    let away = File::create(archive.path().join("lock")).unwrap();
+    away.lock().unwrap();
+    let db = volumes.take_with(archive.path()).await;
+    let space = db.spaces().create("t").await.unwrap();
+    fill_segment(&db, space).await;
+    let archived = || db.wal().archived().unwrap();
+    assert!(archived().up_to == Lsn(0) && matches!(archived().failure, Some(WalError::Archive(_))));
+    let blocked = FaultEffect::Blocked { time: Duration::from_secs(60), fails: false };
+    volumes.homes.inject(Fault::new(blocked).times(1));
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert!(!db.is_owner() && matches!(archived().failure, Some(WalError::Fenced)));
+    drop(away);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(db.is_owner());
+    assert!(archived().up_to > Lsn(0) && archived().failure.is_none(), "{:?}", archived());
+    db.shutdown().await.unwrap();
+}
+
+/// Schedule: the owner's archive works, and has all segments, when another machine takes the store over.
+#[tokio::test(start_paused = true)]
+async fn a_former_owner_that_has_nothing_to_archive_leaves_the_archive_to_the_next() {
+    let (volumes, archive) = (Volumes::new(), tempfile::tempdir().unwrap());
+    let former = volumes.take_with(archive.path()).await;
+    let space = former.spaces().create("t").await.unwrap();
+    fill_segment(&former, space).await;
+    former.wal().archive_now().await.unwrap();
+    tokio::time::sleep(LEASE).await;
+    let taker = volumes.take_with(archive.path()).await;
+    assert!(taker.wal().archived().unwrap().failure.is_some(), "the former owner has the lock");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let archived = taker.wal().archived().unwrap();
+    assert!(archived.failure.is_none(), "{archived:?}");
+    taker.wal().archive_now().await.unwrap();
+    assert!(matches!(former.wal().archived().unwrap().failure, Some(WalError::Fenced)));
+    former.shutdown().await.unwrap_err();
+    taker.shutdown().await.unwrap();
 }
 
 /// The power of the volumes fails, too, in the middle of their writes, and the SSD is gone with its machine.

@@ -376,8 +376,12 @@ pub(crate) async fn keep_archived(log: Weak<Shared>) {
     while log.strong_count() > 0 {
         match copy_next(&log, &archive).await {
             Ok(true) => pause = PAUSE.0,
-            // A former owner completes no segment any more. One that is confirmed again does.
-            Ok(false) | Err(WalError::Fenced) => archive.closed.notified().await,
+            // Not for a segment alone: an owner that is confirmed again may complete none before this gives
+            // room back. And one that has nothing to copy learns here that the next owner needs the lock.
+            Ok(false) | Err(WalError::Fenced) => tokio::select! {
+                () = archive.closed.notified() => {}
+                () = sleep(PAUSE.1) => {}
+            },
             Err(_) => {
                 sleep(pause).await;
                 pause = (pause * 2).min(PAUSE.1);

@@ -6,6 +6,11 @@ use crate::media::MemoryMedia;
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// How long the end waits for a copy to the archive.
+const COPY_MAX: Duration = Duration::from_secs(5);
 
 impl Wal {
     /// Refuses every record from now on, and lets no change wait for room any longer. What was appended
@@ -29,9 +34,10 @@ impl Wal {
         let _ = self.0.run(Shared::close).await;
         let Some(archive) = self.0.archive.get() else { return };
         let media = Arc::clone(&archive.media);
-        match Arc::clone(&media).try_lock_owned() {
+        // A copy that is being made ends soon, and an opener that met it would go on without an archive. One
+        // that hangs must not keep the log from its end.
+        match timeout(COPY_MAX, Arc::clone(&media).lock_owned()).await {
             Ok(mut slot) => *slot = None,
-            // A copy that hangs must not keep the log from its end.
             Err(_) => drop(tokio::spawn(async move { *media.lock_owned().await = None })),
         }
     }

@@ -426,7 +426,7 @@ async fn an_archive_that_hangs_keeps_no_log_from_its_opening() {
     let end = loop {
         match wal.archive_now().await {
             Ok(end) => break end,
-            Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            Err(_) => tokio::time::sleep(Duration::from_millis(1)).await,
         }
     };
     assert!(end >= lsn && archived(&files).1 == end.0);

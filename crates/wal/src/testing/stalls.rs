@@ -13,7 +13,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::task::yield_now;
 use tokio::time::Instant;
 
@@ -72,6 +72,30 @@ fn callers_that_give_up_leave_one_thread_to_a_stalled_disk() {
     drop(runtime);
     let threads = threads.load(Ordering::Relaxed);
     assert!(threads < 10, "{threads} threads");
+}
+
+/// Schedule: a copy to the archive is being made when the store is shut down. An open right after that met
+/// the archive's lock, and went on without its archive.
+#[tokio::test]
+async fn a_shutdown_waits_for_the_copy_that_is_being_made() {
+    let (disks, archive) = (Disks::new(), Stalling::new());
+    let wal = Wal::on(Box::new(SimMedia::new(1).behind(&Gate::default())), SMALL).unwrap();
+    let media = archive.media.clone();
+    let opens = move || Ok(Box::new(media.clone()) as Box<dyn crate::Media>);
+    wal.archive_on("/archive".into(), opens, SystemTime::now, Duration::from_secs(60)).unwrap();
+    let db = Arc::new(LoggedStore::on(disks.builder(), wal).await.unwrap());
+    archive.writes.set(true);
+    let space = pages(&db, 30).await;
+    while db.wal().segment_starts().len() < 3 {
+        put(&db, PageId::new(space, 1), 7).await.unwrap();
+    }
+    archive.writes.is_reached().await;
+    let ending = Arc::clone(&db);
+    let mut shutdown = tokio::spawn(async move { ending.shutdown().await });
+    let waited = tokio::time::timeout(Duration::from_millis(500), &mut shutdown).await;
+    archive.writes.set(false);
+    assert!(waited.is_err(), "the archive's lock was still held");
+    shutdown.await.unwrap().unwrap();
 }
 
 /// All that wait share the end of one write, be it a failure.
