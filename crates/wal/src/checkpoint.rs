@@ -147,10 +147,14 @@ async fn truncate(store: &PageStore, wal: &Wal, force: bool) -> Result<(), Check
     let _ = wal.flush_applied().await;
     let pages = store.min_recovery_lsn().unwrap_or(end);
     let needed = end.min(pages).min(wal.oldest_unfinished().unwrap_or(end));
-    if force || wal.can_truncate(needed) {
+    // What only the SSD has keeps the log, too: without a look at that, each step would flush for nothing.
+    let for_ssd = wal.keep() == Keep::ForSsdLoss;
+    let on_ssd = if for_ssd { store.stats().ssd.oldest_lsn } else { None };
+    let keep = needed.min(on_ssd.unwrap_or(needed));
+    if force || wal.is_shorter_from(needed) || wal.can_truncate(keep) {
         // Pages written by this point are clean, but durable only after a flush, which this includes. For the
         // loss of the SSD the store records the position, and names it should the SSD be lost.
-        let loss = if wal.keep() == Keep::ForSsdLoss { Loss::Ssd } else { Loss::Crash };
+        let loss = if for_ssd { Loss::Ssd } else { Loss::Crash };
         let from = store.redo_from(end, loss).await?;
         wal.truncate(needed, from.min(needed)).await?;
     }

@@ -638,12 +638,19 @@ impl Wal {
         (Hold { log: Arc::clone(&self.0), number }, oldest)
     }
 
-    /// Whether [`Wal::truncate`] would probably remove a segment.
+    /// Whether [`Wal::truncate`] would remove a segment, as of the last write of the log.
     #[must_use]
     pub fn can_truncate(&self, keep: Lsn) -> bool {
+        let held = self.0.state.lock().holds.values().copied().min().unwrap_or(u64::MAX);
+        self.0.second.load(Ordering::Acquire) < keep.0.min(held)
+    }
+
+    /// Whether a recovery after a crash that begins at `needed` is to be recorded: it is shorter by a segment,
+    /// or the log has too many of them.
+    pub(crate) fn is_shorter_from(&self, needed: Lsn) -> bool {
         let is_long =
-            keep.0.saturating_sub(self.0.needed.load(Ordering::Acquire)) > self.0.options.segment_bytes();
-        is_long || (1..keep.0).contains(&self.crowded())
+            needed.0.saturating_sub(self.0.needed.load(Ordering::Acquire)) > self.0.options.segment_bytes();
+        is_long || (1..needed.0).contains(&self.crowded())
     }
 
     /// Removes the segments whose records are all older than `needed` (the start of a recovery after a

@@ -173,7 +173,7 @@ impl Shared {
         let capacity = self.options.capacity_bytes;
         let is_crowded = segments.room_from(self.needed.load(Ordering::Acquire), whole) > capacity / 4 * 3;
         let crowded = within(capacity / 8 * 5).filter(|_| is_crowded).unwrap_or(0);
-        let to_go = segments.half(is_full).max(beyond(sixteenth * usual)).unwrap_or(0);
+        let to_go = segments.half(is_full, whole).max(beyond(sixteenth * usual)).unwrap_or(0);
         let is_long = beyond(sixteenth * long).is_some();
         self.scarce.store(is_long || segments.are_scarce(), Ordering::Release);
         self.next_to_go.store(segments.after(kept).unwrap_or(0), Ordering::Release);

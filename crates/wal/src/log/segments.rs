@@ -377,13 +377,18 @@ impl Segments {
         self.full
     }
 
-    /// Where the younger half of the segments begins, if the older half must go: because the medium is full,
-    /// or because most of the segments that it takes are in use.
-    pub(crate) fn half(&self, is_full: bool) -> Option<u64> {
-        let most = self.media.segments_max();
-        let due = is_full || self.segments.len() > most - most.div_ceil(4);
-        let half = self.segments.get(self.segments.len() / 2).map(|segment| segment.start);
-        half.filter(|_| due && self.segments.len() > 1)
+    /// Up to where the older segments must go, if they must: half of them because most of those that the
+    /// medium takes are in use; or, because the medium is full, half of the records, and at least as many as
+    /// take `whole` bytes: short segments gave their room back when they ended, so that fewer could leave
+    /// nothing for the next reserve.
+    pub(crate) fn half(&self, is_full: bool, whole: u64) -> Option<u64> {
+        let (last, most) = (self.segments.back()?.start, self.media.segments_max());
+        let by_number = self.segments.get(self.segments.len() / 2).map(|segment| segment.start);
+        let half = by_number.filter(|_| self.segments.len() > most - most.div_ceil(4)).unwrap_or(0);
+        let middle = self.oldest() + ((last + self.active_bytes - self.oldest()) / 2).max(whole);
+        let by_room = self.segments.iter().map(|segment| segment.start).find(|start| middle <= *start);
+        let half = if is_full { half.max(by_room.unwrap_or(last)) } else { half };
+        Some(half).filter(|half| self.oldest() < *half)
     }
 
     /// Where the first segment begins, of the second and later ones, that has no record up to `kept`.
