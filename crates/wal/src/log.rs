@@ -793,7 +793,7 @@ impl Shared {
             state.end
         };
         // Split a large batch into several segments, so that truncation can remove the old ones.
-        let segment_bytes = segments.usual_bytes(self.options.segment_bytes());
+        let segment_bytes = segments.usual_bytes(self.options);
         let most = usize::try_from(segments.room()).unwrap_or(usize::MAX);
         while !writing.is_empty() {
             // Another owner's log may be where this would be written.
@@ -852,7 +852,7 @@ impl Shared {
             self.oldest.store(segments.holding(keep), Ordering::Release);
             (needed, keep)
         };
-        let segment_bytes = segments.usual_bytes(self.options.segment_bytes());
+        let segment_bytes = segments.usual_bytes(self.options);
         self.needed.store(segments.recovery_start(needed, segment_bytes), Ordering::Release);
         let truncated = segments.truncate(keep);
         self.oldest.store(segments.oldest(), Ordering::Release);

@@ -272,7 +272,9 @@ impl LoggedStore {
     }
 
     /// Shortens the log now, as the task that runs in the background does when it has grown: see
-    /// [`checkpoint`]. The caller must hold no guard. Cancel-safe.
+    /// [`checkpoint`]. Removes the segments that nothing needs; to make it need less, first write pages
+    /// ([`PageStore::flush_to`]), and for the loss of the SSD drain that ([`Ssd::drain`](pagetier::Ssd)). The
+    /// caller must hold no guard. Cancel-safe.
     ///
     /// # Errors
     /// As [`checkpoint`].

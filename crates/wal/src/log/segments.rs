@@ -24,6 +24,7 @@
 
 use crate::error::{WalError, is_full};
 use crate::media::Media;
+use crate::options::WalOptions;
 use crate::record::{self, Records};
 use std::collections::VecDeque;
 use std::io;
@@ -263,12 +264,15 @@ impl Segments {
         }
     }
 
-    /// The size at which a segment ends: `wanted`, or what a medium takes that was made for other sizes.
-    pub(crate) fn usual_bytes(&self, wanted: u64) -> u64 {
+    /// The size at which a segment ends: what a log of this capacity has, or what a medium takes that was made
+    /// for other sizes.
+    pub(crate) fn usual_bytes(&self, options: WalOptions) -> u64 {
+        let wanted = options.segment_bytes();
         match self.room() {
             u64::MAX => wanted,
-            // A smaller one would waste most of its place, and with it the places for others.
-            room => wanted.clamp(room / 4, room / 2),
+            // A smaller one would waste most of its place, and with it the places for others; but changes wait
+            // if the open segment alone is longer than the capacity, and it could not go.
+            room => (room / 4).min(options.capacity_bytes / 4).max(wanted).min(room / 2),
         }
     }
 
@@ -351,7 +355,7 @@ impl Segments {
     }
 
     /// The segments' starts, the newest first, each with the room that the log takes from there on. One that
-    /// ended early, for an archive or with an ownership, takes that of a whole one: its file has it.
+    /// ended early, for an archive or with an ownership, counts as a whole one: their number has a limit, too.
     fn rooms(&self, whole: u64) -> impl Iterator<Item = (u64, u64)> {
         let (mut room, mut next) = (0, None);
         self.segments.iter().rev().map(move |segment| {

@@ -18,7 +18,7 @@ use super::full::{Disks, crash, pages, put, trim};
 use super::{SMALL, bodies};
 use crate::log::segments::{FIRST_LSN, Segments};
 use crate::record::{self, Kind};
-use crate::{FileMedia, Keep, LoggedStore, MemoryMedia, Wal, WalError, WalOptions};
+use crate::{FileMedia, Keep, LoggedStore, Media, MemoryMedia, Wal, WalError, WalOptions};
 use pagetier::{DrainOptions, PageId, PageSize, PageStore, device::SharedDevice};
 use pagetier_devio::files::create_durably;
 use pagetier_testing::{SimDevice, SimFiles, SimPower};
@@ -94,6 +94,19 @@ fn what_ends_early_keeps_little_room_whichever_call_the_power_is_cut_at() {
             break;
         }
     }
+}
+
+#[test]
+fn a_segment_that_no_other_can_follow_keeps_its_room() {
+    let files = blank(1);
+    let mut media = media(&files).unwrap();
+    media.reserve(SEGMENT).unwrap();
+    media.create(64, b"records").unwrap();
+    files.set_free(Some(0));
+    assert!(media.begin(71, b"").is_err());
+    assert_eq!(room(&files), (1, 2 * SEGMENT));
+    media.append(b", more").unwrap();
+    assert_eq!(media.read(64).unwrap(), b"records, more");
 }
 
 #[test]
