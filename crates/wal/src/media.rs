@@ -229,8 +229,8 @@ struct Active {
     file: Box<dyn DirFile>,
     /// Where the next record goes.
     end: u64,
-    /// Room was asked for. What an open has resumed gets it with the first record: before that an ownership
-    /// leaves the segment behind.
+    /// Room was asked for. What an open has found or created gets it with the first record from then on: an
+    /// ownership leaves that segment behind before.
     has_room: bool,
 }
 
@@ -368,7 +368,7 @@ impl FileMedia {
         // Renamed, so that a crash leaves the old contents or the new ones.
         self.dir.rename(Path::new(aside), Path::new(&name_of(start)))?;
         self.dir.sync()?;
-        self.active = Some(Active { file, end, has_room: true });
+        self.active = Some(Active { file, end, has_room: self.reserve_bytes > 0 });
         Ok(())
     }
 
@@ -616,6 +616,8 @@ mod tests {
             return; // The file system sets no room aside.
         }
         assert!(room("reserve") >= 1 << 20);
+        // What was there before the first call gets room with the next record.
+        media.append(b"er").unwrap();
         assert!(media.create_reserved(67, &vec![0; 1 << 20]).is_err(), "more than it has room for");
         media.create_reserved(67, b"next").unwrap();
         media.append(b", more").unwrap();
