@@ -645,7 +645,7 @@ impl Wal {
         self.0.second.load(Ordering::Acquire) < keep.0.min(held)
     }
 
-    /// Whether a recovery after a crash that begins at `needed` is to be recorded: it is shorter by a segment,
+    /// Whether a recovery after a crash that begins at `needed` is due: it is shorter by a segment,
     /// or the log has too many of them.
     pub(crate) fn is_shorter_from(&self, needed: Lsn) -> bool {
         let is_long =

@@ -161,7 +161,7 @@ impl LoggedStore {
                 break;
             }
             // It lets records that wait have the reserve, and sets one aside anew before another record takes
-            // the room: otherwise a full disk would refuse the very change that frees pages. A checkpoint that
+            // the room: otherwise a full disk would refuse the very change that frees. A checkpoint that
             // ends meanwhile has made room, and perhaps not for these records, nor for those of other tasks.
             let made = self.make_room(|| !wal.is_tight() && !wal.is_failing()).await;
             if !wal.is_failing() {

@@ -175,7 +175,7 @@ impl Shared {
         let is_crowded = segments.room_from(self.needed.load(Ordering::Acquire), whole) > capacity / 4 * 3;
         let crowded = within(capacity / 8 * 5).filter(|_| is_crowded).unwrap_or(0);
         let to_go = segments.half(is_full, whole).max(beyond(sixteenth * usual)).unwrap_or(0);
-        // A segment that has no successor with a record cannot go: waiting for that would keep the record out.
+        // A segment that has no successor with a record cannot go: waiting would keep the record out.
         let end = self.end.load(Ordering::Acquire);
         let is_long = beyond(sixteenth * long).is_some_and(|start| start < end);
         self.scarce.store(is_long || segments.are_scarce(), Ordering::Release);

@@ -264,13 +264,13 @@ impl Segments {
         }
     }
 
-    /// The size at which a segment ends: what a log of this capacity has, or what a medium takes that was made
+    /// The size at which a segment ends: that of a log of this capacity, or what a medium takes that was made
     /// for other sizes.
     pub(crate) fn usual_bytes(&self, options: WalOptions) -> u64 {
         let wanted = options.segment_bytes();
         match self.room() {
             u64::MAX => wanted,
-            // A smaller one would waste most of its place, and with it the places for others; but changes wait
+            // A smaller one would waste most of its place, and with it those for others; but changes wait
             // if the open segment alone is longer than the capacity, and it could not go.
             room => (room / 4).min(options.capacity_bytes / 4).max(wanted).min(room / 2),
         }
@@ -355,7 +355,7 @@ impl Segments {
     }
 
     /// The segments' starts, the newest first, each with the room that the log takes from there on. One that
-    /// ended early, for an archive or with an ownership, counts as a whole one: their number has a limit, too.
+    /// ended early, for an archive or with an ownership, counts as a whole one: their number is limited, too.
     fn rooms(&self, whole: u64) -> impl Iterator<Item = (u64, u64)> {
         let (mut room, mut next) = (0, None);
         self.segments.iter().rev().map(move |segment| {

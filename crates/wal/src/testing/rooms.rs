@@ -1,4 +1,4 @@
-//! The room of the log's files: a segment that ends early, because an ownership begins or for an archive, gives
+//! The room of the log's files: a segment that ends early, for an ownership or an archive, gives
 //! back what its records do not take.
 //!
 //! The schedules that this is against, and that it must not add:
