@@ -25,7 +25,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 const PAGES_AT_ONCE: u64 = 256;
 
 /// One step of a fuzzy checkpoint: frees the pages whose records say so; when the log is three quarters full,
-/// writes the pages with the oldest changes; then truncates the log to what a recovery needs
+/// writes the pages with the oldest changes; then truncates the log, by whole segments, to what is needed
 /// ([`WalOptions::keep`](crate::WalOptions::keep)). If the log's medium is full, it makes what waits for room
 /// durable in the log's reserve, writes all pages, and gives up every segment that it can; then, and when a
 /// device has few places left, pages go home from the SSD if the older half of the log is kept for them. Call
@@ -147,10 +147,14 @@ async fn truncate(store: &PageStore, wal: &Wal, force: bool) -> Result<(), Check
     let _ = wal.flush_applied().await;
     let pages = store.min_recovery_lsn().unwrap_or(end);
     let needed = end.min(pages).min(wal.oldest_unfinished().unwrap_or(end));
-    if force || wal.can_truncate(needed) {
+    // What only the SSD has keeps the log, too: without a look at that, each step would flush for nothing.
+    let for_ssd = wal.keep() == Keep::ForSsdLoss;
+    let on_ssd = if for_ssd { store.stats().ssd.oldest_lsn } else { None };
+    let keep = needed.min(on_ssd.unwrap_or(needed));
+    if force || wal.is_shorter_from(needed) || wal.can_truncate(keep) {
         // Pages written by this point are clean, but durable only after a flush, which this includes. For the
         // loss of the SSD the store records the position, and names it should the SSD be lost.
-        let loss = if wal.keep() == Keep::ForSsdLoss { Loss::Ssd } else { Loss::Crash };
+        let loss = if for_ssd { Loss::Ssd } else { Loss::Crash };
         let from = store.redo_from(end, loss).await?;
         wal.truncate(needed, from.min(needed)).await?;
     }

@@ -638,12 +638,19 @@ impl Wal {
         (Hold { log: Arc::clone(&self.0), number }, oldest)
     }
 
-    /// Whether [`Wal::truncate`] would probably remove a segment.
+    /// Whether [`Wal::truncate`] would remove a segment, as of the last write of the log.
     #[must_use]
     pub fn can_truncate(&self, keep: Lsn) -> bool {
+        let held = self.0.state.lock().holds.values().copied().min().unwrap_or(u64::MAX);
+        self.0.second.load(Ordering::Acquire) < keep.0.min(held)
+    }
+
+    /// Whether a recovery after a crash that begins at `needed` is due: it is shorter by a segment,
+    /// or the log has too many of them.
+    pub(crate) fn is_shorter_from(&self, needed: Lsn) -> bool {
         let is_long =
-            keep.0.saturating_sub(self.0.needed.load(Ordering::Acquire)) > self.0.options.segment_bytes();
-        is_long || (1..keep.0).contains(&self.crowded())
+            needed.0.saturating_sub(self.0.needed.load(Ordering::Acquire)) > self.0.options.segment_bytes();
+        is_long || (1..needed.0).contains(&self.crowded())
     }
 
     /// Removes the segments whose records are all older than `needed` (the start of a recovery after a
@@ -786,7 +793,7 @@ impl Shared {
             state.end
         };
         // Split a large batch into several segments, so that truncation can remove the old ones.
-        let segment_bytes = segments.usual_bytes(self.options.segment_bytes());
+        let segment_bytes = segments.usual_bytes(self.options);
         let most = usize::try_from(segments.room()).unwrap_or(usize::MAX);
         while !writing.is_empty() {
             // Another owner's log may be where this would be written.
@@ -845,7 +852,7 @@ impl Shared {
             self.oldest.store(segments.holding(keep), Ordering::Release);
             (needed, keep)
         };
-        let segment_bytes = segments.usual_bytes(self.options.segment_bytes());
+        let segment_bytes = segments.usual_bytes(self.options);
         self.needed.store(segments.recovery_start(needed, segment_bytes), Ordering::Release);
         let truncated = segments.truncate(keep);
         self.oldest.store(segments.oldest(), Ordering::Release);

@@ -26,6 +26,8 @@ const OPEN_WAIT: Duration = Duration::from_millis(500);
 /// The polling interval of this wait.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
+/// How often a change that finds the log's medium full tries a checkpoint, while checkpoints succeed.
+const ROOM_ATTEMPTS: u32 = 3;
 /// The polling interval of a commit that waits for a checkpoint. If the checkpoint has waited for one and the
 /// same guard since the last look, it may wait for the caller.
 const GUARD_WAIT: Duration = Duration::from_secs(2);
@@ -151,13 +153,24 @@ impl LoggedStore {
     pub async fn admit(&self, wait: Duration) -> Result<(), WalError> {
         let wal = &self.wal;
         wal.check_changes()?;
-        let mut works = if wal.is_failing() { wal.flush(wal.end()).await } else { Ok(()) };
-        // It lets records that wait have the reserve, and sets one aside anew before another record takes the
-        // room: otherwise a full disk would refuse the very change that frees pages.
-        if wal.is_tight() && self.make_room(|| !wal.is_tight()).await.is_ok() && !wal.is_failing() {
-            works = Ok(());
+        for attempt in 0.. {
+            let works = if wal.is_failing() { wal.flush(wal.end()).await } else { Ok(()) };
+            let is_full = matches!(&works, Err(WalError::Io { source, .. }) if is_full(source));
+            if !wal.is_tight() && !is_full || attempt == ROOM_ATTEMPTS {
+                works?;
+                break;
+            }
+            // It lets records that wait have the reserve, and sets one aside anew before another record takes
+            // the room: otherwise a full disk would refuse the very change that frees. A checkpoint that
+            // ends meanwhile has made room, and perhaps not for these records, nor for those of other tasks.
+            let made = self.make_room(|| !wal.is_tight() && !wal.is_failing()).await;
+            if !wal.is_failing() {
+                break;
+            }
+            if made.is_err() {
+                works?;
+            }
         }
-        works?;
         if !wal.is_long() {
             return Ok(());
         }
@@ -259,7 +272,9 @@ impl LoggedStore {
     }
 
     /// Shortens the log now, as the task that runs in the background does when it has grown: see
-    /// [`checkpoint`]. The caller must hold no guard. Cancel-safe.
+    /// [`checkpoint`]. Removes the segments that nothing needs; to make it need less, first write pages
+    /// ([`PageStore::flush_to`]), and for the loss of the SSD drain that ([`Ssd::drain`](pagetier::Ssd)). The
+    /// caller must hold no guard. Cancel-safe.
     ///
     /// # Errors
     /// As [`checkpoint`].

@@ -229,6 +229,9 @@ struct Active {
     file: Box<dyn DirFile>,
     /// Where the next record goes.
     end: u64,
+    /// Room was asked for. What an open has found or created gets it with the first record from then on: an
+    /// ownership leaves that segment behind before.
+    has_room: bool,
 }
 
 impl FileMedia {
@@ -355,16 +358,17 @@ impl FileMedia {
     /// Writes a whole segment to `file`, which is at `aside`, and gives it its name.
     fn install(&mut self, file: Box<dyn DirFile>, aside: &str, start: u64, bytes: &[u8]) -> io::Result<()> {
         let end = self.fill(&*file, start, bytes)?;
-        // Only then: it would take away the room beyond the end.
-        if file.stat()?.len > end {
+        // Only then: it would take away the room beyond the end. A full disk gives back what it was at most.
+        let had = file.stat()?;
+        if had.len > end {
             file.set_len(end)?;
-            let _ = self.allocate(&*file);
+            let _ = file.allocate(had.allocated.min(self.reserve_bytes));
         }
         file.sync()?;
         // Renamed, so that a crash leaves the old contents or the new ones.
         self.dir.rename(Path::new(aside), Path::new(&name_of(start)))?;
         self.dir.sync()?;
-        self.active = Some(Active { file, end });
+        self.active = Some(Active { file, end, has_room: self.reserve_bytes > 0 });
         Ok(())
     }
 
@@ -445,13 +449,24 @@ impl Media for FileMedia {
     }
 
     fn begin(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
-        // It would be one more segment that gives no room back.
-        self.create_if(start, bytes, |error| error.kind() != ErrorKind::StorageFull)
+        let before = self.active.take();
+        // Without its room, the log would have no segment that can become the reserve: see below.
+        if let Err(error) = self.create_if(start, bytes, |error| error.kind() != ErrorKind::StorageFull) {
+            self.active = before;
+            return Err(error);
+        }
+        // The segment before ends early, and gives back what its records do not take: otherwise each open
+        // would take the room of a whole segment. Only now, since this one has the room that the next reserve
+        // needs. It is kept until the segment goes if this fails, or after a crash here.
+        if let Some(before) = before {
+            let _ = before.file.set_len(before.end);
+        }
+        Ok(())
     }
 
     fn reserve(&mut self, bytes: u64) -> io::Result<()> {
         self.owner.check()?;
-        let before = std::mem::replace(&mut self.reserve_bytes, bytes);
+        self.reserve_bytes = bytes;
         if self.reserve_room > 0 {
             return Ok(());
         }
@@ -471,10 +486,6 @@ impl Media for FileMedia {
         // that it was.
         self.dir.sync()?;
         self.reserve_room = room;
-        // The segment that an open has resumed.
-        if let Some(active) = self.active.as_ref().filter(|_| before != bytes) {
-            let _ = self.allocate(&*active.file);
-        }
         Ok(())
     }
 
@@ -484,7 +495,6 @@ impl Media for FileMedia {
             return Err(ErrorKind::StorageFull.into());
         }
         let file = self.dir.open(Path::new(RESERVE), Access::Write)?;
-        // Whatever this leaves, the next call of `reserve` looks.
         self.reserve_room = 0;
         self.install(file, RESERVE, start, bytes)
     }
@@ -499,19 +509,24 @@ impl Media for FileMedia {
         // Otherwise a later, shorter record could be followed by old bytes that pass for the next record.
         file.set_len(end)?;
         let _ = self.allocate(&*file);
+        let has_room = self.reserve_bytes > 0;
         file.sync()?;
         // The names, too, may be readable without being durable, if a crash came between a rename and the
         // directory's sync, or after a sync that failed. Only if some name changes does the next one write.
         let _ = self.dir.open(Path::new(ASIDE), Access::Create);
         let _ = self.dir.remove(Path::new(ASIDE));
         self.dir.sync()?;
-        self.active = Some(Active { file, end });
+        self.active = Some(Active { file, end, has_room });
         Ok(())
     }
 
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.owner.check()?;
+        let room = self.reserve_bytes;
         let Some(active) = &mut self.active else { return Err(ErrorKind::NotFound.into()) };
+        if room > 0 && !std::mem::replace(&mut active.has_room, true) {
+            let _ = active.file.allocate(room);
+        }
         active.file.write_at(active.end, bytes)?;
         active.file.sync_data()?;
         active.end += bytes.len() as u64;
@@ -601,6 +616,8 @@ mod tests {
             return; // The file system sets no room aside.
         }
         assert!(room("reserve") >= 1 << 20);
+        // What was there before the first call gets room with the next record.
+        media.append(b"er").unwrap();
         assert!(media.create_reserved(67, &vec![0; 1 << 20]).is_err(), "more than it has room for");
         media.create_reserved(67, b"next").unwrap();
         media.append(b", more").unwrap();

@@ -225,7 +225,12 @@ fn is_one_line(
         }
     }
     let found = split(last.start, theirs).map(|(segment, _)| (segment.generation, segment.previous));
-    Ok(found.is_some_and(|(own, previous)| [own, previous].contains(&last.generation)))
+    // Each open without a record replaces the segment of the one before, and names that alone. After several,
+    // only the numbers of the opens are left to compare.
+    let opens = |generation: u64| generation >> 32;
+    let follows = |previous| opens(previous) > opens(last.generation);
+    let mine = |(own, previous)| [own, previous].contains(&last.generation) || follows(previous);
+    Ok(found.is_some_and(mine))
 }
 
 /// A segment whose bytes are all sound, without what precedes its records.

@@ -134,9 +134,9 @@ impl Wal {
     }
 
     /// Makes the log durable, ends its segment, and returns once the archive has all of it; to the position
-    /// that is returned, the store can be restored whatever happens to it from now on. The segment keeps the
-    /// room of a whole one until it goes, and counts as one towards the log's limits, so checkpoints write
-    /// pages earlier: call this once in minutes rather than at each commit. Cancel-safe.
+    /// that is returned, the store can be restored whatever happens to it from now on. The segment counts as
+    /// a whole one towards the log's limits until it goes, so checkpoints write pages earlier: call this once
+    /// in minutes rather than at each commit. Cancel-safe.
     ///
     /// # Errors
     /// The log has no archive, the log failed, its device has few segments left, or the archive cannot be

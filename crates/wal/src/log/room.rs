@@ -167,14 +167,17 @@ impl Shared {
         // room for more: pages go home in shares then.
         let sixteenth = self.options.kept_bytes() / 16;
         let (usual, long) = if kept < self.found.load(Ordering::Acquire) { (SHARED_TO, 15) } else { (8, 10) };
-        let whole = segments.usual_bytes(self.options.segment_bytes());
+        // Of a device, whose slots may be made for larger logs, they have a limit of their own.
+        let whole = self.options.segment_bytes().min(self.options.kept_bytes() / 32);
         let within = |bytes| segments.within(bytes, whole);
         let beyond = |bytes| within(bytes).filter(|start| kept <= *start && segments.oldest() < *start);
         let capacity = self.options.capacity_bytes;
         let is_crowded = segments.room_from(self.needed.load(Ordering::Acquire), whole) > capacity / 4 * 3;
         let crowded = within(capacity / 8 * 5).filter(|_| is_crowded).unwrap_or(0);
-        let to_go = segments.half(is_full).max(beyond(sixteenth * usual)).unwrap_or(0);
-        let is_long = beyond(sixteenth * long).is_some();
+        let to_go = segments.half(is_full, whole).max(beyond(sixteenth * usual)).unwrap_or(0);
+        // A segment that has no successor with a record cannot go: waiting would keep the record out.
+        let end = self.end.load(Ordering::Acquire);
+        let is_long = beyond(sixteenth * long).is_some_and(|start| start < end);
         self.scarce.store(is_long || segments.are_scarce(), Ordering::Release);
         self.next_to_go.store(segments.after(kept).unwrap_or(0), Ordering::Release);
         self.second.store(segments.after(0).unwrap_or(u64::MAX), Ordering::Release);

@@ -24,6 +24,7 @@
 
 use crate::error::{WalError, is_full};
 use crate::media::Media;
+use crate::options::WalOptions;
 use crate::record::{self, Records};
 use std::collections::VecDeque;
 use std::io;
@@ -263,12 +264,15 @@ impl Segments {
         }
     }
 
-    /// The size at which a segment ends: `wanted`, or what a medium takes that was made for other sizes.
-    pub(crate) fn usual_bytes(&self, wanted: u64) -> u64 {
+    /// The size at which a segment ends: that of a log of this capacity, or what a medium takes that was made
+    /// for other sizes.
+    pub(crate) fn usual_bytes(&self, options: WalOptions) -> u64 {
+        let wanted = options.segment_bytes();
         match self.room() {
             u64::MAX => wanted,
-            // A smaller one would waste most of its place, and with it the places for others.
-            room => wanted.clamp(room / 4, room / 2),
+            // A smaller one would waste most of its place, and with it those for others; but changes wait
+            // if the open segment alone is longer than the capacity, and it could not go.
+            room => (room / 4).min(options.capacity_bytes / 4).max(wanted).min(room / 2),
         }
     }
 
@@ -351,7 +355,7 @@ impl Segments {
     }
 
     /// The segments' starts, the newest first, each with the room that the log takes from there on. One that
-    /// ended early, for an archive or with an ownership, takes that of a whole one: its file has it.
+    /// ended early, for an archive or with an ownership, counts as a whole one: their number is limited, too.
     fn rooms(&self, whole: u64) -> impl Iterator<Item = (u64, u64)> {
         let (mut room, mut next) = (0, None);
         self.segments.iter().rev().map(move |segment| {
@@ -377,13 +381,18 @@ impl Segments {
         self.full
     }
 
-    /// Where the younger half of the segments begins, if the older half must go: because the medium is full,
-    /// or because most of the segments that it takes are in use.
-    pub(crate) fn half(&self, is_full: bool) -> Option<u64> {
-        let most = self.media.segments_max();
-        let due = is_full || self.segments.len() > most - most.div_ceil(4);
-        let half = self.segments.get(self.segments.len() / 2).map(|segment| segment.start);
-        half.filter(|_| due && self.segments.len() > 1)
+    /// Up to where the older segments must go, if they must: half of them because most of those that the
+    /// medium takes are in use; or, because the medium is full, half of the records, and at least as many as
+    /// take `whole` bytes: short segments gave their room back when they ended, so that fewer could leave
+    /// nothing for the next reserve.
+    pub(crate) fn half(&self, is_full: bool, whole: u64) -> Option<u64> {
+        let (last, most) = (self.segments.back()?.start, self.media.segments_max());
+        let by_number = self.segments.get(self.segments.len() / 2).map(|segment| segment.start);
+        let half = by_number.filter(|_| self.segments.len() > most - most.div_ceil(4)).unwrap_or(0);
+        let middle = self.oldest() + ((last + self.active_bytes - self.oldest()) / 2).max(whole);
+        let by_room = self.segments.iter().map(|segment| segment.start).find(|start| middle <= *start);
+        let half = if is_full { half.max(by_room.unwrap_or(last)) } else { half };
+        Some(half).filter(|half| self.oldest() < *half)
     }
 
     /// Where the first segment begins, of the second and later ones, that has no record up to `kept`.

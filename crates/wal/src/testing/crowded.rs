@@ -73,16 +73,20 @@ impl World {
     /// A new store whose pages were changed once, and are on the SSD.
     async fn filled(&mut self) -> LoggedStore {
         let db = self.open(self.builder()).await.unwrap();
+        self.fill(&db).await;
+        assert!(db.stats().ssd.oldest_lsn.is_some(), "no page is on the SSD alone");
+        db
+    }
+
+    async fn fill(&mut self, db: &LoggedStore) {
         let space = db.spaces().create(SPACE).await.unwrap();
         for no in 0..PAGES {
             let mut change = MiniTx::on(Some(db.wal()), db.allocate(space).await.unwrap());
             change.write(0, 0, &[0; 8]);
             change.commit().unwrap();
-            self.change(&db, PageId::new(space, no), false).await.unwrap();
+            self.change(db, PageId::new(space, no), false).await.unwrap();
         }
         db.sync().await.unwrap();
-        assert!(db.stats().ssd.oldest_lsn.is_some(), "no page is on the SSD alone");
-        db
     }
 
     /// A record of some 3 KiB; `admitted`: waits for room first.
@@ -238,6 +242,31 @@ async fn a_log_that_cannot_be_shortened_refuses_changes_until_it_can() {
     db.shutdown().await.unwrap();
     world.restart(false, 1);
     world.go_on(world.builder(), "refused").await;
+}
+
+/// The last segment alone is longer than the log may be from now on.
+#[tokio::test(start_paused = true)]
+async fn slots_that_were_made_for_a_larger_log_refuse_no_change() {
+    let mut world = World::new(1);
+    world.log = Arc::new(SimDevice::new("log", 80 << 20, 1, &world.power));
+    let media = DeviceMedia::open(Arc::clone(&world.log) as SharedDevice, 2 << 20).unwrap();
+    let wal = Wal::on(Box::new(media), OPTIONS.capacity_bytes(32 << 20)).unwrap();
+    let db = LoggedStore::on(world.builder(), wal).await.unwrap();
+    world.fill(&db).await;
+    let space = db.spaces().find(SPACE).unwrap();
+    for no in 0..400 {
+        world.change(&db, PageId::new(space, no % HOT), true).await.unwrap();
+    }
+    assert_eq!(db.wal().segment_starts().len(), 1);
+    db.shutdown().await.unwrap();
+    for life in 0..3 {
+        world.restart(true, life);
+        let db = world.open(world.builder()).await.unwrap();
+        world.change(&db, PageId::new(space, 1), true).await.unwrap();
+        db.shutdown().await.unwrap();
+    }
+    world.restart(true, 3);
+    world.go_on(world.builder(), "with a smaller capacity").await;
 }
 
 /// A volume that is thinly provisioned and full.

@@ -7,6 +7,7 @@
 use super::sim::{SimMedia, WAYS};
 use super::{LIMITS, SMALL, bodies, in_use};
 use crate::{LoggedStore, WalError};
+use futures_util::FutureExt;
 use pagetier::errors::Advice;
 use pagetier::{Builder, Lsn, MemoryManifest, PageId, PageSize, PageStore, SpaceId, device::SharedDevice};
 use pagetier_testing::{SimDevice, SimPower};
@@ -146,6 +147,25 @@ async fn pages_are_freed_for_as_long_as_the_medium_is_full() {
     assert!(put(&db, head, 9).await.is_err() || !db.wal().is_failing());
     media.set_full(false);
     put(&db, head, 9).await.unwrap();
+    db.shutdown().await.unwrap();
+}
+
+/// The checkpoint knows nothing of what waits, so the medium counts as no longer full.
+#[tokio::test]
+async fn a_change_begins_although_a_checkpoint_ends_just_after_its_record_was_refused() {
+    let (disks, media) = (Disks::new(), SimMedia::new(1));
+    let db = disks.open(&media).await;
+    let space = pages(&db, 3).await;
+    db.checkpoints.end();
+    media.set_full(true);
+    assert!(put(&db, PageId::new(space, 1), 7).await.is_err());
+    let other = db.wal().0.checkpoints.lock().await;
+    let mut freed = std::pin::pin!(trim(&db, PageId::new(space, 0), PageId::new(space, 2)));
+    assert!(freed.as_mut().now_or_never().is_none(), "it waits for the checkpoint");
+    db.wal().truncate(Lsn(0), Lsn(0)).await.unwrap();
+    assert!(db.wal().is_failing() && !db.wal().is_tight());
+    drop(other);
+    freed.await.unwrap();
     db.shutdown().await.unwrap();
 }
 

@@ -9,6 +9,7 @@ mod full;
 mod gone;
 mod limits;
 mod moments;
+mod rooms;
 mod shelf;
 mod sim;
 mod stalls;

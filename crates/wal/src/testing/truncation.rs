@@ -151,11 +151,11 @@ fn a_log_says_that_it_has_as_many_frees_as_the_store_makes_at_once() {
 fn a_log_of_one_segment_has_no_older_half() {
     let (mut segments, ..) = Segments::open(Box::<MemoryMedia>::default(), FIRST_LSN).unwrap();
     segments.ready().unwrap();
-    assert_eq!(segments.half(true), None);
+    assert_eq!(segments.half(true, 64), None);
     let failed = true;
     segments.append(FIRST_LSN + 9, b"a record", 1, failed).unwrap();
     segments.append(FIRST_LSN + 17, b"a record", 1, failed).unwrap();
-    assert_eq!((segments.half(false), segments.half(true)), (None, Some(FIRST_LSN + 17)));
+    assert_eq!((segments.half(false, 64), segments.half(true, 64)), (None, Some(FIRST_LSN + 17)));
 }
 
 /// Also if it was in use before, without a record.
