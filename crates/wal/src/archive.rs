@@ -94,7 +94,7 @@ pub(crate) fn ms_since_epoch(time: SystemTime) -> u64 {
 pub(crate) fn sealed(mut bytes: Vec<u8>, end: u64) -> Vec<u8> {
     bytes.extend_from_slice(SEAL);
     bytes.extend_from_slice(&end.to_le_bytes());
-    let sum = crc32c::crc32c(&bytes);
+    let sum = pagetier_page::crc32c(&bytes);
     bytes.extend_from_slice(&sum.to_le_bytes());
     bytes
 }
@@ -109,7 +109,7 @@ pub(crate) fn read(media: &mut dyn Media, start: u64) -> Result<(Vec<u8>, u64), 
     let mut bytes = media.read(start).map_err(failed)?;
     let at = bytes.len().checked_sub(SEAL_BYTES).ok_or(ArchiveError::Damaged { path: path.clone() })?;
     let (covered, sum) = bytes.split_at(at + 16);
-    if !covered[at..].starts_with(SEAL) || *sum != crc32c::crc32c(covered).to_le_bytes() {
+    if !covered[at..].starts_with(SEAL) || *sum != pagetier_page::crc32c(covered).to_le_bytes() {
         return Err(ArchiveError::Damaged { path });
     }
     let end = record::u64_at(&bytes, at + 8);

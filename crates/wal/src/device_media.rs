@@ -417,7 +417,7 @@ fn encode(magic: &[u8; 8], numbers: [u64; 4]) -> Vec<u8> {
     for (nth, number) in numbers.into_iter().enumerate() {
         block[16 + 8 * nth..24 + 8 * nth].copy_from_slice(&number.to_le_bytes());
     }
-    let sum = crc32c::crc32c(&block[16..48]);
+    let sum = pagetier_page::crc32c(&block[16..48]);
     block[8..12].copy_from_slice(&sum.to_le_bytes());
     block.repeat(2)
 }
@@ -429,7 +429,7 @@ fn decode(magic: &[u8; 8], header: &[u8]) -> Option<[u64; 4]> {
         let numbers = block.get(16..48)?;
         let number = |nth: usize| crate::record::u64_at(numbers, 8 * nth);
         let all = [number(0), number(1), number(2), number(3)];
-        let has = |covered: &[u8]| block[8..12] == crc32c::crc32c(covered).to_le_bytes();
+        let has = |covered: &[u8]| block[8..12] == pagetier_page::crc32c(covered).to_le_bytes();
         let is_sound = has(numbers) || all[3] == 0 && has(&numbers[..24]);
         (block[..8] == *magic && is_sound).then_some(all)
     })

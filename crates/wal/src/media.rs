@@ -398,7 +398,7 @@ impl FileMedia {
         header[7] = self.format as u8;
         header[8..16].copy_from_slice(&self.id.to_le_bytes());
         header[16..24].copy_from_slice(&start.to_le_bytes());
-        let sum = crc32c::crc32c(&header[..28]);
+        let sum = pagetier_page::crc32c(&header[..28]);
         header[28..].copy_from_slice(&sum.to_le_bytes());
         header
     }
@@ -591,7 +591,7 @@ fn identity(segment: &[u8]) -> io::Result<u64> {
         let why = format!("its format has version {}, and this program reads versions {reads}", header[7]);
         return Err(Error::new(ErrorKind::Unsupported, why));
     }
-    if crc32c::crc32c(&header[..28]) != sum {
+    if pagetier_page::crc32c(&header[..28]) != sum {
         return Err(invalid("the segment's header is damaged"));
     }
     Ok(crate::record::u64_at(header, 8))

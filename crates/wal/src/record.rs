@@ -44,7 +44,7 @@ pub(crate) fn put(buf: &mut Vec<u8>, at: u64, kind: Kind, body: impl FnOnce(&mut
     record[0..4].copy_from_slice(&(len as u32).to_le_bytes());
     record[8..16].copy_from_slice(&lsn.to_le_bytes());
     record[16] = kind as u8;
-    let sum = crc32c::crc32c(&record[8..]);
+    let sum = pagetier_page::crc32c(&record[8..]);
     record[4..8].copy_from_slice(&sum.to_le_bytes());
     lsn
 }
@@ -54,7 +54,7 @@ pub(crate) fn begin_batch(records: &mut [u8]) {
     let Some(len) = records.first_chunk().map(|len| u32::from_le_bytes(*len) as usize) else { return };
     if let Some(record) = records.get_mut(..len).filter(|record| record.len() >= HEADER_BYTES) {
         record[16] |= BEGINS_BATCH;
-        let sum = crc32c::crc32c(&record[8..]);
+        let sum = pagetier_page::crc32c(&record[8..]);
         record[4..8].copy_from_slice(&sum.to_le_bytes());
     }
 }
@@ -240,7 +240,7 @@ impl<'a> Iterator for Records<'a> {
         let record = self.bytes.get(..len).filter(|_| len >= HEADER_BYTES)?;
         let stored = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
         let lsn = u64_at(record, 8);
-        if lsn != self.position + len as u64 || crc32c::crc32c(&record[8..]) != stored {
+        if lsn != self.position + len as u64 || pagetier_page::crc32c(&record[8..]) != stored {
             return None;
         }
         let kind = match record[16] & !BEGINS_BATCH {

@@ -456,7 +456,7 @@ impl Segments {
 pub(crate) fn split(start: u64, mut bytes: Vec<u8>) -> Option<(Segment, Vec<u8>)> {
     let mut segment = Segment { start, generation: 0, previous: 0, is_empty: false };
     if let Some(prefix) = bytes.get(..PREFIX_BYTES) {
-        let is_sound = prefix[24..] == crc32c::crc32c(&prefix[..24]).to_le_bytes();
+        let is_sound = prefix[24..] == pagetier_page::crc32c(&prefix[..24]).to_le_bytes();
         if prefix[..8] == MAGIC && is_sound {
             segment.generation = record::u64_at(prefix, 8);
             segment.previous = record::u64_at(prefix, 16);
@@ -476,7 +476,7 @@ pub(crate) fn with_prefix(segment: Segment, records: &[u8]) -> Vec<u8> {
         bytes.extend_from_slice(&MAGIC);
         bytes.extend_from_slice(&segment.generation.to_le_bytes());
         bytes.extend_from_slice(&segment.previous.to_le_bytes());
-        let sum = crc32c::crc32c(&bytes);
+        let sum = pagetier_page::crc32c(&bytes);
         bytes.extend_from_slice(&sum.to_le_bytes());
     }
     bytes.extend_from_slice(records);

@@ -435,6 +435,14 @@ proptest! {
     }
 }
 
+#[test]
+fn a_backup_without_a_record_is_restored_from_its_archive_after_several_opens_without_one() {
+    let crash = || Step::Crash { kill: false };
+    let change = Step::Change { pages: [0, 0, 0], at: 0 };
+    let steps = vec![Step::BackUp, crash(), crash(), Step::Allocate { zero: false }, change];
+    run(Keep::ForSsdLoss, steps, true);
+}
+
 /// The schedule that loses a page to an engine that frees it by itself: the record that frees the page is
 /// durable, a checkpoint removes the record, and a crash comes before the store has freed the page.
 #[tokio::test(start_paused = true)]
