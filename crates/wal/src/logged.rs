@@ -424,13 +424,14 @@ async fn end(store: &Arc<PageStore>, wal: &Wal) -> Result<(), CheckpointError> {
         let _ = checkpoint(store, wal).await;
     }
     let freed = wal.free_pending(store).await;
-    let written = write_all(store, wal).await;
+    let cut = match write_all(store, wal).await {
+        // Before the store gives up its ownership: the next owner may have used the room of these segments
+        // again.
+        Ok((needed, from)) => wal.truncate(needed, from).await.map_err(Into::into),
+        Err(error) => Err(error),
+    };
     // Whatever has failed: its locks must not stay.
     let closed = store.shutdown().await;
-    let cut = match written {
-        Ok((needed, from)) if closed.is_ok() => wal.truncate(needed, from).await.map_err(Into::into),
-        written => written.map(drop),
-    };
     wal.close().await;
     cut?;
     closed?;
