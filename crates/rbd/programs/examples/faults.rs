@@ -109,7 +109,7 @@ fn run(cli: &Cli, runtime: &tokio::runtime::Runtime) -> Result<(), Failure> {
     let (begun, seconds) = runtime.block_on(load.run(cli))?;
     runtime.block_on(load.check())?;
     let Load { kv, acknowledged, errors, .. } = Arc::into_inner(load).ok_or("a task goes on")?;
-    runtime.block_on(kv.close())?;
+    runtime.block_on(kv.shutdown())?;
     let again = Load { acknowledged, ..Load::whole(open()?) };
     runtime.block_on(async {
         let report = again.kv.check(|_, _| ()).await?;
@@ -117,7 +117,7 @@ fn run(cli: &Cli, runtime: &tokio::runtime::Runtime) -> Result<(), Failure> {
             return Err(format!("{} problems, such as {:?}", report.problems, report.listed).into());
         }
         again.check().await?;
-        again.kv.close().await.map_err(Failure::from)
+        again.kv.shutdown().await.map_err(Failure::from)
     })?;
     // Otherwise all that came after a fault would prove nothing.
     let recent = &seconds[seconds.len().saturating_sub(SECONDS_AT_END)..];
