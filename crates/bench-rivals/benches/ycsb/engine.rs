@@ -140,7 +140,7 @@ impl Store {
 
     pub(crate) async fn close(self) -> Result<(), Failure> {
         if let Self::Pagetier(kv) = self {
-            kv.close().await?;
+            kv.shutdown().await?;
         }
         Ok(())
     }
