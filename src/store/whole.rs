@@ -7,7 +7,7 @@ use super::stats::Stats;
 use crate::config::builder::Builder;
 use crate::error::Error;
 use pagetier_bufpool::Tier;
-use pagetier_devio::task;
+use pagetier_devio::{Claim, task};
 use pagetier_page::{LogMark, Lsn, PageId, PageSize};
 use pagetier_policy::Location;
 use pagetier_ssdcache::RecoveryReport;
@@ -430,7 +430,15 @@ impl PageStore {
     /// the process may have been stopped meanwhile.
     #[must_use]
     pub fn is_owner(&self) -> bool {
-        self.shared.hdd.claim().is_none_or(|claim| claim.holds())
+        self.claim().is_none_or(|claim| claim.holds())
+    }
+
+    /// The claim that [`PageStore::is_owner`] asks, for a log that may outlast the store. `None`: nothing can
+    /// end it.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn claim(&self) -> Option<Claim> {
+        self.shared.hdd.claim()
     }
 
     /// Recounts the internal structures and compares; for tests.

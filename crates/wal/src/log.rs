@@ -46,7 +46,7 @@ use crate::record::{self, Kind};
 use pagetier::device::SharedDevice;
 use pagetier::log::{LogMark, LogNeeds};
 use pagetier::{Lsn, PageId, PageStore, SpaceId};
-use pagetier_devio::Owner;
+use pagetier_devio::{Claim, Owner};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -114,6 +114,8 @@ pub(crate) struct Shared {
     recorded: Mutex<Option<LogMark>>,
     /// The pages' store, which records what it needs of the log.
     store: Mutex<Weak<PageStore>>,
+    /// That store's claim, which counts for the log once the store is gone, too.
+    claim: Mutex<Option<Claim>>,
     /// A segment was created since the store recorded what it needs of the log.
     unmarked: AtomicBool,
     /// The store was opened for reading only: nothing may be written.
@@ -356,6 +358,7 @@ impl Wal {
             from: AtomicU64::new(0),
             recorded: Mutex::default(),
             store: Mutex::default(),
+            claim: Mutex::default(),
             unmarked: AtomicBool::new(false),
             reads_only: AtomicBool::new(false),
             awaits_recovery: AtomicBool::new(false),
@@ -832,8 +835,8 @@ impl Shared {
     /// Refuses an owner that may not be one any more, and a log that was closed.
     fn check_claim(&self) -> Result<(), WalError> {
         self.check_open()?;
-        let store = self.store.lock().upgrade();
-        if store.is_none_or(|store| store.is_owner()) { Ok(()) } else { Err(WalError::Fenced) }
+        let claim = self.claim.lock();
+        if claim.as_ref().is_none_or(Claim::holds) { Ok(()) } else { Err(WalError::Fenced) }
     }
 
     fn truncate(&self, needed: u64, keep: u64) -> Result<(), WalError> {

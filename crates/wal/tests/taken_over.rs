@@ -265,3 +265,28 @@ async fn a_store_on_a_volume_that_tears_is_taken_over_again_and_again() {
     }
     assert!(repaired > 10, "{repaired} homes were torn");
 }
+
+/// Schedule: an owner's store is dropped, not shut down, while a handle of its log remains; another machine
+/// takes the store over, and the handle flushes what it has.
+#[tokio::test(start_paused = true)]
+async fn a_log_that_outlasts_its_store_writes_nothing_once_the_claim_is_over() {
+    let volumes = Volumes::new();
+    let former = volumes.take().await;
+    let space = former.spaces().create("t").await.unwrap();
+    let page = PageId::new(space, 0);
+    put(&former, page, 1).await.unwrap();
+    former.checkpoint().await.unwrap();
+    let mut change = former.begin::<PageMut<'_>>().await.unwrap();
+    let at = change.add(former.get_mut(page).await.unwrap());
+    change.write(at, 0, &[9]);
+    let lsn = change.commit().unwrap();
+    let log = former.wal().clone();
+    drop(former);
+    tokio::time::sleep(2 * LEASE).await;
+    let taker = volumes.take().await;
+    let before = volumes.log.snapshot();
+    assert!(matches!(log.flush(lsn).await, Err(WalError::Fenced)));
+    assert!(volumes.log.snapshot() == before, "it wrote to the other one's log");
+    put(&taker, page, 2).await.unwrap();
+    taker.shutdown().await.unwrap();
+}

@@ -41,6 +41,7 @@ impl Wal {
     /// The store records from now on what it needs of the log.
     pub(crate) fn attach(&self, store: &Arc<PageStore>) {
         *self.0.store.lock() = Arc::downgrade(store);
+        *self.0.claim.lock() = store.claim();
     }
 
     /// What the store said of its log when it opened.
