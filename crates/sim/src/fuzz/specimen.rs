@@ -67,7 +67,7 @@ pub(super) fn reseal(seed: StoreSeed, block: &mut [u8]) {
 /// A manifest's line, with its checksum.
 pub(super) fn sealed_manifest(line: &[u8]) -> Vec<u8> {
     let mut bytes = line.to_vec();
-    bytes.extend_from_slice(format!("\ncrc32c {:08x}\n", crc32c::crc32c(line)).as_bytes());
+    bytes.extend_from_slice(format!("\ncrc32c {:08x}\n", pagetier_page::crc32c(line)).as_bytes());
     bytes
 }
 

@@ -39,7 +39,7 @@ fn memory_bytes() -> Option<u64> {
 /// The checksum of this program's file, which distinguishes rows of different builds.
 pub(crate) fn build() -> Option<String> {
     let program = std::fs::read(std::env::current_exe().ok()?).ok()?;
-    Some(format!("{:08x}", crc32c::crc32c(&program)))
+    Some(format!("{:08x}", pagetier_page::crc32c(&program)))
 }
 
 /// The number of CPUs available to this process.
