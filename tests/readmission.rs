@@ -2,7 +2,7 @@
 
 use crate::fixture::{self, Fixture, PAGES, expect_all, grown, read, synced, write, write_all, zoned};
 use pagetier::{
-    Builder, DrainOptions, Error, Location, PageId, PageStore, SpaceHints, SpaceId, SsdMode,
+    Builder, DrainOptions, Error, Location, PageId, PageStore, ReadmitReport, SpaceHints, SpaceId, SsdMode,
     errors::{PoolError, TierError},
     stats::SsdState,
 };
@@ -10,7 +10,10 @@ use pagetier_devio::IoOp;
 use pagetier_testing::{Fault, FaultEffect, FlushFailure, SimDevice, SimPower};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
+
+type Readmitting = JoinHandle<Result<ReadmitReport, Error>>;
 
 /// The number of pages that are written after the last good flush.
 const LATER: usize = 40;
@@ -338,6 +341,15 @@ async fn copies_that_are_read_wrong_are_not_voided_while_their_pages_leave() {
     }
 }
 
+/// Begins to readmit an SSD each of whose reads takes `slow`.
+async fn readmit_slowly(fixture: &Fixture, store: &Arc<PageStore>, slow: Duration) -> Readmitting {
+    fixture.ssd.inject(fault(fixture, FaultEffect::Slow(slow), IoOp::Read));
+    let store = Arc::clone(store);
+    let task = tokio::spawn(async move { store.ssd().readmit().await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    task
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_store_works_while_a_slow_ssd_is_verified_and_what_it_writes_counts() {
     let second = Duration::from_secs(1);
@@ -387,12 +399,7 @@ async fn an_ssd_that_fails_again_while_it_is_verified_is_not_taken_back() {
     let (store, space) = opened(fixture.builder()).await;
     degrade(&fixture, &store, space, 2).await;
     store.sync().await.unwrap();
-    fixture.ssd.inject(fault(&fixture, FaultEffect::Slow(Duration::from_secs(1)), IoOp::Read));
-    let task = {
-        let store = Arc::clone(&store);
-        tokio::spawn(async move { store.ssd().readmit().await })
-    };
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    let task = readmit_slowly(&fixture, &store, Duration::from_secs(1)).await;
     fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
     for no in 0..PAGES {
         let _ = write(&store, space, no, 2).await;
@@ -424,12 +431,7 @@ async fn a_map_that_could_not_be_saved_before_is_no_new_failure_when_the_journal
     assert_eq!(store.stats().ssd.state(), SsdState::Degraded, "the map was never saved");
     assert!(store.stats().ssd.refusing.is_none(), "too late");
     fixture.ssd.clear_faults();
-    fixture.ssd.inject(fault(&fixture, FaultEffect::Slow(Duration::from_secs(100)), IoOp::Read));
-    let task = {
-        let store = Arc::clone(&store);
-        tokio::spawn(async move { store.ssd().readmit().await })
-    };
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    let task = readmit_slowly(&fixture, &store, Duration::from_secs(100)).await;
     let mut cycle = (0..PAGES).cycle();
     while store.stats().ssd.refusing.is_none() && !task.is_finished() {
         // Without a read of the slow SSD.
@@ -454,12 +456,7 @@ async fn a_shutdown_does_not_wait_for_a_slow_verification() {
     degrade(&fixture, &store, space, 2).await;
     store.sync().await.unwrap();
     let slow = Duration::from_secs(20);
-    fixture.ssd.inject(fault(&fixture, FaultEffect::Slow(slow), IoOp::Read));
-    let task = {
-        let store = Arc::clone(&store);
-        tokio::spawn(async move { store.ssd().readmit().await })
-    };
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    let task = readmit_slowly(&fixture, &store, slow).await;
     let begun = Instant::now();
     let _ = store.shutdown().await;
     assert!(begun.elapsed() < 2 * slow, "{:?}", begun.elapsed());

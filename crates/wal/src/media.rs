@@ -642,8 +642,7 @@ mod tests {
         assert!(room(&segment(78)) >= 1 << 20);
     }
 
-    /// Schedule: a segment ends early, goes while the reserve is in use, and becomes the next one, with half of
-    /// the room.
+    /// Schedule: a segment that ended early goes while the reserve is in use, and becomes the next one.
     #[test]
     fn a_reserve_that_is_short_gets_the_rest_of_its_room() {
         let dir = tempfile::tempdir().unwrap();

@@ -272,8 +272,7 @@ async fn a_store_on_a_volume_that_tears_is_taken_over_again_and_again() {
 async fn a_log_that_outlasts_its_store_writes_nothing_once_the_claim_is_over() {
     let volumes = Volumes::new();
     let former = volumes.take().await;
-    let space = former.spaces().create("t").await.unwrap();
-    let page = PageId::new(space, 0);
+    let page = PageId::new(former.spaces().create("t").await.unwrap(), 0);
     put(&former, page, 1).await.unwrap();
     former.checkpoint().await.unwrap();
     let mut change = former.begin::<PageMut<'_>>().await.unwrap();
