@@ -179,23 +179,19 @@ impl Shared {
     pub(crate) async fn sync(self: &Arc<Self>, only: Option<SpaceId>) -> Result<(), Error> {
         let _operation = self.ending.enter()?;
         // Read first: what the caller of a later `free_on_sync` wrote before need not be part of this flush.
-        let condemned = self.volume.last_pending();
+        let pending = self.volume.last_pending();
         // A save that failed may have freed a page or dropped a space in the file alone: what is written
         // there now would be lost by a crash (I28).
         self.settle_manifest().await?;
-        self.write_pages(condemned, only).await?;
-        self.free_pending(condemned, only).await
+        self.write_pages(pending, only).await?;
+        self.free_pending(pending, only).await
     }
 
-    /// Makes the pages of all spaces, or of `only` one, durable; with `condemned` also the changes under
+    /// Makes the pages of all spaces, or of `only` one, durable; with `pending` frees also the changes under
     /// guards that still lived at the last of these calls.
-    pub(crate) async fn write_pages(
-        &self,
-        condemned: Option<u64>,
-        only: Option<SpaceId>,
-    ) -> Result<(), Error> {
-        if condemned.is_some() {
-            // The page that ceases to refer to a condemned one may be under its guard still, and clean as far
+    pub(crate) async fn write_pages(&self, pending: Option<u64>, only: Option<SpaceId>) -> Result<(), Error> {
+        if pending.is_some() {
+            // The page that ceases to refer to a freed one may be under its guard still, and clean as far
             // as the pool knows: the flush would not write it. A crash after the frees would then leave a
             // reference to nothing (I28).
             self.pool.guards_dropped(|page| only.is_none_or(|only| only == page.space)).await?;

@@ -59,7 +59,7 @@ impl Shared {
     }
 
     /// See [`PageStore::free_on_sync`](crate::PageStore::free_on_sync).
-    pub(crate) fn condemn(&self, pages: &[PageId]) -> Result<u32, Error> {
+    pub(crate) fn note_frees(&self, pages: &[PageId]) -> Result<u32, Error> {
         let _operation = self.ending.enter()?;
         let mut by_space: BTreeMap<SpaceId, Vec<u32>> = BTreeMap::new();
         for page in pages {
@@ -69,7 +69,8 @@ impl Shared {
             return Err(Error::NoSuchSpace { space });
         }
         // A space that is dropped at this moment takes its pages with it.
-        let noted = by_space.into_iter().map(|(space, pages)| self.volume.condemn(space, pages.into_iter()));
+        let noted =
+            by_space.into_iter().map(|(space, pages)| self.volume.note_frees(space, pages.into_iter()));
         Ok(noted.flatten().sum())
     }
 
@@ -107,9 +108,9 @@ impl Shared {
 
     /// The same at the end of the store, when no operation is in progress.
     pub(crate) async fn free_pending_at_end(&self) -> Result<(), Error> {
-        let condemned = self.volume.last_pending();
-        let Some(upto) = condemned else { return Ok(()) };
-        self.write_pages(condemned, None).await?;
+        let pending = self.volume.last_pending();
+        let Some(upto) = pending else { return Ok(()) };
+        self.write_pages(pending, None).await?;
         let (freed, recorded) = self.record_pending(upto, None).await;
         for (space, pages) in freed {
             self.finish_free(space, &pages).await?;
@@ -117,7 +118,7 @@ impl Shared {
         recorded
     }
 
-    /// Steps 1 and 2 of freeing condemned pages. Returns, also after a failure, those that must leave.
+    /// Steps 1 and 2 of the pending frees. Returns, also after a failure, those that must leave.
     async fn record_pending(
         &self,
         upto: u64,

@@ -489,6 +489,6 @@ impl PageStore {
     /// # Errors
     /// A space does not exist ([`Error::NoSuchSpace`]; no page is noted), or the store is closed.
     pub fn free_on_sync(&self, pages: &[PageId]) -> Result<u32, Error> {
-        self.shared.condemn(pages)
+        self.shared.note_frees(pages)
     }
 }

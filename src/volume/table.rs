@@ -66,7 +66,7 @@ pub(crate) struct Volume {
     first_writes: AtomicU64,
     /// The number of pages in [`SpaceEntry::pending_frees`], for all spaces.
     pending_frees: AtomicUsize,
-    condemnations: AtomicU64,
+    free_calls: AtomicU64,
     /// The lists of the backups in progress: see [`Volume::watch_freed`].
     freed: Mutex<Vec<Weak<Freed>>>,
     /// Signals that freed pages have left memory.
@@ -136,7 +136,7 @@ impl Volume {
             reused: AtomicUsize::new(0),
             first_writes: AtomicU64::new(0),
             pending_frees: AtomicUsize::new(0),
-            condemnations: AtomicU64::new(0),
+            free_calls: AtomicU64::new(0),
             freed: Mutex::default(),
             left: Notify::new(),
             arriving: Arriving::default(),

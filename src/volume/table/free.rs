@@ -41,10 +41,10 @@ impl Volume {
 
     /// Notes that the next `sync` frees those of the pages `numbers` that exist. Returns how many it noted;
     /// `None` if there is no such space.
-    pub(crate) fn condemn(&self, space: SpaceId, numbers: impl Iterator<Item = u32>) -> Option<u32> {
+    pub(crate) fn note_frees(&self, space: SpaceId, numbers: impl Iterator<Item = u32>) -> Option<u32> {
         let mut s = self.live_mut(space)?;
-        // Numbered, so that a `sync` frees only what was condemned before it began: see `free_pending`.
-        let call = self.condemnations.fetch_add(1, Ordering::AcqRel) + 1;
+        // Numbered, so that a `sync` frees only what was pending before it began: see `free_pending`.
+        let call = self.free_calls.fetch_add(1, Ordering::AcqRel) + 1;
         let before = s.pending_frees.len();
         for no in numbers {
             if s.has(no) {
@@ -56,14 +56,14 @@ impl Volume {
         u32::try_from(noted).ok()
     }
 
-    /// The number of the last call that condemned pages; `None` if no page is condemned.
+    /// The number of the last call that noted frees; `None` if no free is pending.
     pub(crate) fn last_pending(&self) -> Option<u64> {
         // The usual case, at every `sync`: no space is locked.
         let any = self.pending_frees.load(Ordering::Acquire) > 0;
-        any.then(|| self.condemnations.load(Ordering::Acquire))
+        any.then(|| self.free_calls.load(Ordering::Acquire))
     }
 
-    /// By space, the pages that the `upto`-th call or an earlier one condemned, and those of them that the
+    /// By space, the pages that the `upto`-th call or an earlier one noted, and those of them that the
     /// manifest does not list as free; of all spaces, or of `only` one.
     pub(crate) fn pending_frees(
         &self,
@@ -117,7 +117,7 @@ impl Volume {
             let _ = s.free.insert(first, count);
             let _ = s.leaving.insert(first, count);
         }
-        // Whichever call frees a condemned page, no later `sync` may free the number's next life.
+        // Whichever call frees a page whose free was pending, no later `sync` may free the number's next life.
         if !s.pending_frees.is_empty() {
             let before = s.pending_frees.len();
             for no in pages.numbers() {
