@@ -229,7 +229,7 @@ fn is_unlocked(path: &std::path::Path) -> bool {
 
 #[tokio::test]
 async fn a_directory_can_be_opened_at_once_after_left_or_a_failed_opening() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = pagetier_testing::scratch();
     let builder = || PageStore::builder().directory(directory.path()).ssd_bytes(4 << 20).pool_bytes(2 << 20);
     for _ in 0..3 {
         let store = builder().open().await.unwrap();
@@ -251,9 +251,7 @@ async fn a_directory_can_be_opened_at_once_after_left_or_a_failed_opening() {
 
 #[tokio::test(start_paused = true)]
 async fn the_redo_position_covers_what_each_loss_takes() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = store.spaces().create("t").await.unwrap();
+    let (_fixture, store, space) = Fixture::with_space().await;
     let put = async |no: u32, lsn: u64| {
         let mut page = store.overwrite(PageId::new(space, no)).await.unwrap();
         fill(&mut page, no, 1);
@@ -275,9 +273,7 @@ async fn the_redo_position_covers_what_each_loss_takes() {
 /// The schedule: an engine takes a page, is cancelled before it logs anything, and later truncates its log.
 #[tokio::test(start_paused = true)]
 async fn a_page_that_was_created_and_not_changed_holds_no_log_back() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = store.spaces().create("t").await.unwrap();
+    let (_fixture, store, space) = Fixture::with_space().await;
     let page = |no| PageId::new(space, no);
     for no in 0..4 {
         drop(store.overwrite(page(no)).await.unwrap());
@@ -334,7 +330,7 @@ async fn a_space_is_restored_under_its_number_and_no_number_is_used_twice() {
 #[tokio::test]
 async fn a_store_whose_ssd_fails_at_its_shutdown_makes_no_ring_afterwards() {
     let (directory, fixture) =
-        (tempfile::tempdir().unwrap(), Fixture::with_latency(Duration::ZERO, Duration::ZERO));
+        (pagetier_testing::scratch(), Fixture::with_latency(Duration::ZERO, Duration::ZERO));
     let ssd = Arc::clone(&fixture.ssd) as SharedDevice;
     let builder = PageStore::builder().directory(directory.path()).ssd(ssd).page_size(PageSize::MIN);
     let builder = builder.ssd_bytes(SSD_PAGES * PAGE).pool_bytes(60 * PAGE).ssd_mode(SsdMode::WriteThrough);
