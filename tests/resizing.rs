@@ -1,5 +1,5 @@
-//! The pool's size changes while the store is in use, with faults. `operations.rs` changes it under load, with
-//! power cuts.
+//! The pool's size changes while the store is in use, with faults. `operations.rs` changes it under load,
+//! with power cuts.
 
 use crate::changing::blank_ssd;
 use crate::fixture::{Fixture, PAGE, PAGES, expect_all, grown, write, write_all};

@@ -1,6 +1,6 @@
 //! A store is shut down while other handles share it; and what a dropped store leaves.
 
-use crate::fixture::{Fixture, PAGE, PAGES, SSD_PAGES, fill, read, write};
+use crate::fixture::{Fixture, PAGE, PAGES, SSD_PAGES, fill, grown, read, write};
 use pagetier::log::{GateError, GateFuture};
 use pagetier::{
     DrainOptions, Error, LogGate, Loss, Lsn, PageId, PageSize, PageStore, SpaceId, SsdMode,
@@ -10,15 +10,11 @@ use pagetier_devio::{IoOp, SharedDevice};
 use pagetier_testing::{Fault, FaultEffect};
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 async fn filled(fixture: &Fixture) -> (Arc<PageStore>, SpaceId) {
     let store = fixture.open().await;
-    let space = store.spaces().create("t").await.unwrap();
-    for no in 0..PAGES {
-        fill(&mut store.allocate(space).await.unwrap(), no, 1);
-    }
+    let space = grown(&store).await;
     (Arc::new(store), space)
 }
 
@@ -109,39 +105,6 @@ async fn a_failed_shutdown_says_so_to_all_and_redo_keeps_its_log() {
     assert!(!closed_cleanly(&fixture));
     let again = fixture.open().await;
     assert!(read(&again, space, 3).await.unwrap() >= 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn changes_that_race_with_a_shutdown_are_durable_or_refused() {
-    for seed in 0..12 {
-        let fixture = Fixture::new();
-        let (store, space) = filled(&fixture).await;
-        let done = Arc::new(AtomicU32::new(1));
-        let writer = tokio::spawn({
-            let (store, done) = (Arc::clone(&store), Arc::clone(&done));
-            async move {
-                for version in 2.. {
-                    match write(&store, space, PAGES - 1, version).await {
-                        Ok(()) => done.store(version, Ordering::Release),
-                        Err(error) => return error,
-                    }
-                    // Other tasks run between two changes, at a different step with each seed.
-                    for _ in 0..1 + seed % 4 {
-                        tokio::task::yield_now().await;
-                    }
-                    if version % 3 == 0 {
-                        tokio::time::sleep(Duration::from_micros(10 + 50 * seed)).await;
-                    }
-                }
-                unreachable!("the loop has no end")
-            }
-        });
-        tokio::time::sleep(Duration::from_millis(seed)).await;
-        store.shutdown().await.unwrap();
-        assert!(matches!(writer.await.unwrap(), Error::Closed));
-        let again = fixture.open().await;
-        assert_eq!(read(&again, space, PAGES - 1).await.unwrap(), done.load(Ordering::Acquire));
-    }
 }
 
 #[tokio::test(start_paused = true)]

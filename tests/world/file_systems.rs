@@ -2,13 +2,9 @@
 //! the store is closed, opened, crashed, opened again, frees pages, and resumes once there is room. Nothing
 //! that was synced is lost.
 
-use crate::mounted::{SmallDisk, run, skip};
+use crate::mounted::{SmallDisk, check, grown, reports_a_full_disk, run, skip, word};
 use futures_util::future::join_all;
-use pagetier::{
-    Error, PageId, PageStore, SpaceId,
-    device::DeviceErrorKind,
-    errors::{PoolError, TierError},
-};
+use pagetier::{PageId, PageStore, SpaceId};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -93,30 +89,8 @@ async fn open(place: &Place) -> PageStore {
     builder.exhausted_after(Duration::from_millis(500)).open().await.unwrap()
 }
 
-fn word(no: u32, version: u32) -> [u8; 8] {
-    (u64::from(version) << 32 | u64::from(no)).to_le_bytes()
-}
-
 async fn write(store: &PageStore, space: SpaceId, no: u32, version: u32) {
     store.get_mut(PageId::new(space, no)).await.unwrap()[..8].copy_from_slice(&word(no, version));
-}
-
-async fn check(store: &PageStore, space: SpaceId, pages: u32, version: impl Fn(u32) -> u32) {
-    for no in 0..pages {
-        assert_eq!(store.get(PageId::new(space, no)).await.unwrap()[..8], word(no, version(no)), "page {no}");
-    }
-}
-
-fn reports_a_full_disk(error: &Error) -> bool {
-    match error {
-        Error::Pool(PoolError::Exhausted { .. }) => true,
-        Error::Manifest { source } => source.kind() == std::io::ErrorKind::StorageFull,
-        Error::Device(device)
-        | Error::Pool(PoolError::Tier(
-            TierError::Device { source: device, .. } | TierError::Flush { source: device },
-        )) => matches!(device.kind, DeviceErrorKind::NoSpace),
-        _ => false,
-    }
 }
 
 /// Allocates pages until that fails; returns the number of pages. An allocation that finds no frame in time
@@ -190,10 +164,7 @@ async fn lives(place: &Place, crash: bool, name: &str) {
     for no in 0..more {
         write(&store, kept, no, 5).await;
     }
-    let next = store.spaces().create("next").await.unwrap();
-    for no in 0..PAGES {
-        store.allocate(next).await.unwrap()[..8].copy_from_slice(&word(no, 6));
-    }
+    let next = grown(&store, "next", PAGES, 6).await;
     store.sync().await.unwrap();
     store.close().await.unwrap();
     let store = open(place).await;
@@ -227,10 +198,7 @@ async fn on_a_full_disk_an_opening_waits_for_a_dropped_store_whose_operations_ar
         Err(why) => return skip(&why),
     };
     let store = open(&place).await;
-    let space = store.spaces().create("t").await.unwrap();
-    for no in 0..PAGES {
-        store.allocate(space).await.unwrap()[..8].copy_from_slice(&word(no, 1));
-    }
+    let space = grown(&store, "t", PAGES, 1).await;
     store.close().await.unwrap();
     let rest = place.disk.mount.join("rest");
     for turn in 2..6 {
@@ -272,10 +240,7 @@ async fn on_files_that_are_copied_on_write_writes_resume_once_there_is_room() {
         std::fs::File::create(place.directory.join(name)).unwrap().set_len(4096).unwrap();
     }
     let store = open(&place).await;
-    let space = store.spaces().create("t").await.unwrap();
-    for no in 0..PAGES {
-        store.allocate(space).await.unwrap()[..8].copy_from_slice(&word(no, 1));
-    }
+    let space = grown(&store, "t", PAGES, 1).await;
     store.sync().await.unwrap();
     place.disk.fill_up();
     let mut refused = None;
