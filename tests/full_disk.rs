@@ -168,6 +168,7 @@ async fn an_opening_that_does_not_fit_leaves_the_disk_as_it_was() {
                 assert!(left + 3 * MIB > free, "{kind}: {left} of {free} bytes left for {bytes}");
             }
             builder(6 << 20).open().await.unwrap().close().await.unwrap();
+            std::fs::remove_dir_all(disk.mount.join("store")).unwrap();
         }
     })
     .await;

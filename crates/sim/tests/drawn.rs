@@ -25,6 +25,7 @@ const EXCEPTIONS: &[(&str, &str)] = &[
     ("DrainOptions::*", "plain options"),
     ("Error::page", "plain data"),
     ("FileMedia::open", "of files"),
+    ("Guard::*", "the guards of calls that are drawn"),
     ("Hold::advance", "of engines that copy the log piece by piece: crates/wal/src/log/tests.rs"),
     ("LoggedStore::recovered_from", "the second half of `LoggedStore::on`"),
     ("Media::*", "the log calls its medium"),
