@@ -52,8 +52,6 @@ mod saves;
 mod scrub;
 mod shutdown;
 mod sparse;
-mod ssd_calls;
-mod ssd_crash;
 mod ssd_life;
 mod stalls;
 mod store;

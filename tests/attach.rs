@@ -30,9 +30,7 @@ fn is_foreign(error: &OpenError) -> bool {
 
 /// A store without its SSD, in mode off, whose options name `device` as the SSD.
 async fn switched_off(device: &Arc<SimDevice>, create: Create) -> (Fixture, pagetier::PageStore) {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = grown(&store).await;
+    let (fixture, store, space) = Fixture::grown().await;
     store.ssd().set_mode(SsdMode::Off).await.unwrap();
     store.close().await.unwrap();
     let builder = fixture.builder().create(create).ssd(Arc::clone(device));
@@ -79,7 +77,7 @@ async fn force_accepts_a_foreign_device_and_a_blank_one_needs_none() {
 /// A directory that is not mounted must not cost the store its HDD.
 #[tokio::test]
 async fn overwriting_an_ssd_creates_no_store() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     let builder = || Builder::default().directory(dir.path()).create(Create::NeverOverwritingSsd);
     let opened = builder().open().await;
     assert!(matches!(opened, Err(OpenError::NotFound { .. })), "{opened:?}");
@@ -90,7 +88,7 @@ async fn overwriting_an_ssd_creates_no_store() {
 #[tokio::test]
 async fn an_ssd_that_comes_back_is_the_one_that_went() {
     for ssd_bytes in [1 << 20, (4 << 20) + 5_000] {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = pagetier_testing::scratch();
         let builder =
             || Builder::default().directory(dir.path()).page_size(PageSize::MIN).pool_bytes(1 << 20);
         builder().ssd_bytes(ssd_bytes).open().await.unwrap().close().await.unwrap();
@@ -126,9 +124,7 @@ async fn a_rings_device_with_data_further_in_is_refused() {
 /// Another program's device stands in place of an SSD whose loss is accepted.
 #[tokio::test(start_paused = true)]
 async fn a_device_in_a_lost_ssds_place_is_refused() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = grown(&store).await;
+    let (fixture, store, space) = Fixture::grown().await;
     store.close().await.unwrap();
     let device = used_by_others("other");
     let builder = || fixture.builder().accept_ssd_loss(true).ssd(Arc::clone(&device));

@@ -61,7 +61,7 @@ async fn a_backup_reports_its_progress_on_its_way_and_at_its_end() {
     let fixture = Fixture::new();
     let store = fixture.open().await;
     grown(&store).await;
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
     let sink = Arc::clone(&seen);
     let options = plain().on_progress(move |progress| sink.lock().unwrap().push(progress));
@@ -83,7 +83,7 @@ async fn every_backup_of_a_chain_under_load_has_each_page_whole_and_no_older_tha
         let (versions, stop) = (Versions::new(1), Arc::new(AtomicBool::new(false)));
         let writer =
             tokio::spawn(keep_writing(Arc::clone(&store), space, Arc::clone(&versions), Arc::clone(&stop)));
-        let dir = tempfile::tempdir().unwrap();
+        let dir = pagetier_testing::scratch();
         let mut bounds = Vec::new();
         for round in 0..3 {
             let before = versions.ended();
@@ -112,10 +112,8 @@ async fn every_backup_of_a_chain_under_load_has_each_page_whole_and_no_older_tha
 
 #[tokio::test(start_paused = true)]
 async fn an_incremental_backup_has_what_was_written_since_and_the_chain_is_the_store() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = grown(&store).await;
-    let dir = tempfile::tempdir().unwrap();
+    let (_fixture, store, space) = Fixture::grown().await;
+    let dir = pagetier_testing::scratch();
     let full = store.backup(dir.path(), plain()).await.unwrap();
     assert_eq!(full.pages, u64::from(PAGES));
     let idle = store.backup(dir.path(), plain()).await.unwrap();
@@ -145,10 +143,9 @@ async fn an_incremental_backup_has_what_was_written_since_and_the_chain_is_the_s
 #[tokio::test(start_paused = true)]
 async fn a_write_in_flight_when_a_backup_begins_is_in_its_chain() {
     for slow_hdd in [true, false] {
-        let fixture = Fixture::new();
-        let store = Arc::new(fixture.open().await);
-        let space = grown(&store).await;
-        let dir = tempfile::tempdir().unwrap();
+        let (fixture, store, space) = Fixture::grown().await;
+        let store = Arc::new(store);
+        let dir = pagetier_testing::scratch();
         store.backup(dir.path(), plain()).await.unwrap();
         for no in (0..PAGES).step_by(3) {
             write(&store, space, no, 2).await.unwrap();
@@ -181,10 +178,9 @@ async fn a_write_in_flight_when_a_backup_begins_is_in_its_chain() {
 async fn a_page_whose_number_is_used_again_during_a_backup_has_no_earlier_life_in_the_chain() {
     let (mut absent, mut new) = (0, 0);
     for ms in 0..16 {
-        let fixture = Fixture::new();
-        let store = Arc::new(fixture.open().await);
-        let space = grown(&store).await;
-        let dir = tempfile::tempdir().unwrap();
+        let (_fixture, store, space) = Fixture::grown().await;
+        let store = Arc::new(store);
+        let dir = pagetier_testing::scratch();
         store.backup(dir.path(), plain()).await.unwrap();
         store.free(PageId::new(space, 5)).await.unwrap();
         // A dirty page, so that the backup's syncs have to wait.
@@ -224,7 +220,7 @@ async fn a_chain_continues_after_crashes_and_ends_as_the_store_is() {
         let mut fixture = Fixture::new();
         let store = fixture.open().await;
         let space = grown(&store).await;
-        let dir = tempfile::tempdir().unwrap();
+        let dir = pagetier_testing::scratch();
         store.backup(dir.path(), plain()).await.unwrap();
         let mut store = Arc::new(store);
         for round in 1..4 {
@@ -259,10 +255,8 @@ async fn a_chain_continues_after_crashes_and_ends_as_the_store_is() {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_reset_to_an_earlier_state_does_not_continue_a_chain_that_is_ahead_of_it() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = grown(&store).await;
-    let dir = tempfile::tempdir().unwrap();
+    let (fixture, store, space) = Fixture::grown().await;
+    let dir = pagetier_testing::scratch();
     store.backup(dir.path(), plain()).await.unwrap();
     store.sync().await.unwrap();
     let earlier = fixture.after_power_cut(5);
@@ -306,10 +300,8 @@ async fn a_chain_belongs_to_one_store_and_another_ones_backup_is_refused_even_a_
 /// Names that a number can be read from, and that no backup gives.
 #[tokio::test(start_paused = true)]
 async fn stray_files_are_no_part_of_a_chain() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = grown(&store).await;
-    let dir = tempfile::tempdir().unwrap();
+    let (_fixture, store, space) = Fixture::grown().await;
+    let dir = pagetier_testing::scratch();
     for name in ["5.backup", "+5.backup", "0000007.backup", "000000.backup", "x.backup", ".backup"] {
         std::fs::write(dir.path().join(name), "stray").unwrap();
     }
@@ -333,7 +325,7 @@ async fn backups_are_readable_by_their_owner_alone() {
     let fixture = Fixture::new();
     let store = fixture.open().await;
     grown(&store).await;
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     // As an earlier version has left it.
     let draft = dir.path().join("unfinished.partial");
     std::fs::write(&draft, "draft").unwrap();
@@ -350,7 +342,7 @@ async fn spaces_keep_their_ids_and_pages_that_were_never_written_stay_so() {
     let store = fixture.open().await;
     let gone = store.spaces().create("gone").await.unwrap();
     fill(&mut store.allocate(gone).await.unwrap(), 0, 1);
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     store.backup(dir.path(), plain()).await.unwrap();
     let kept = store.spaces().create("t").await.unwrap();
     store.spaces().drop(gone).await.unwrap();
@@ -381,10 +373,8 @@ async fn spaces_keep_their_ids_and_pages_that_were_never_written_stay_so() {
 
 #[tokio::test(start_paused = true)]
 async fn a_backup_that_fails_leaves_the_chain_as_it_was() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = grown(&store).await;
-    let dir = tempfile::tempdir().unwrap();
+    let (fixture, store, space) = Fixture::grown().await;
+    let dir = pagetier_testing::scratch();
     store.backup(dir.path(), plain()).await.unwrap();
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
@@ -422,10 +412,8 @@ async fn a_backup_that_fails_leaves_the_chain_as_it_was() {
 
 #[tokio::test(start_paused = true)]
 async fn backups_into_one_directory_at_the_same_time_follow_each_other() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = grown(&store).await;
-    let dir = tempfile::tempdir().unwrap();
+    let (_fixture, store, space) = Fixture::grown().await;
+    let dir = pagetier_testing::scratch();
     let path = dir.path();
     let made = tokio::join!(store.backup(path, plain()), store.backup(path, plain()));
     let mut numbers = [made.0.unwrap().number, made.1.unwrap().number];
@@ -443,10 +431,9 @@ async fn backups_into_one_directory_at_the_same_time_follow_each_other() {
 /// A backup is dropped while its last blocking call runs: that call may rename its file much later.
 #[tokio::test(start_paused = true)]
 async fn a_backup_waits_for_what_a_dropped_one_has_left_behind() {
-    let fixture = Fixture::new();
-    let store = Arc::new(fixture.open().await);
-    let space = grown(&store).await;
-    let dir = tempfile::tempdir().unwrap();
+    let (_fixture, store, space) = Fixture::grown().await;
+    let store = Arc::new(store);
+    let dir = pagetier_testing::scratch();
     let path = |name: &str| dir.path().join(name);
     store.backup(dir.path(), plain()).await.unwrap();
     // The call, as if it was syncing a complete file.
@@ -479,7 +466,7 @@ async fn a_version_that_was_discarded_before_a_backup_is_not_missing_from_the_ne
         let Ok(policy) = policy.parse::<pagetier::SsdPolicy>() else { panic!("{policy}") };
         let store = fixture.builder().ssd_policy(zoned(policy)).open().await.unwrap();
         let space = synced(&store, 2).await;
-        let dir = tempfile::tempdir().unwrap();
+        let dir = pagetier_testing::scratch();
         store.backup(dir.path(), plain()).await.unwrap();
         write_all(&store, space, 3).await;
         store.sync().await.unwrap();
@@ -513,10 +500,9 @@ async fn a_version_that_was_discarded_before_a_backup_is_not_missing_from_the_ne
 /// The draft is a device that is always full.
 #[tokio::test(start_paused = true)]
 async fn a_backup_without_room_fails_under_load_and_the_chain_goes_on_once_there_is_some() {
-    let fixture = Fixture::new();
-    let store = Arc::new(fixture.open().await);
-    let space = grown(&store).await;
-    let dir = tempfile::tempdir().unwrap();
+    let (_fixture, store, space) = Fixture::grown().await;
+    let store = Arc::new(store);
+    let dir = pagetier_testing::scratch();
     store.backup(dir.path(), plain()).await.unwrap();
     let (versions, stop) = (Versions::new(1), Arc::new(AtomicBool::new(false)));
     let load = keep_writing(Arc::clone(&store), space, Arc::clone(&versions), Arc::clone(&stop));

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 /// Backups 1 (full), 2, 3, 4 (full) and 5, in which pages have the version of that number. Pages 10 to 19 are
 /// free from the third on.
 async fn five() -> (TempDir, Fixture, pagetier::PageStore) {
-    let (dir, fixture) = (tempfile::tempdir().unwrap(), Fixture::new());
+    let (dir, fixture) = (pagetier_testing::scratch(), Fixture::new());
     let store = fixture.open().await;
     let space = grown(&store).await;
     for version in 1..=5 {
@@ -33,7 +33,7 @@ async fn five() -> (TempDir, Fixture, pagetier::PageStore) {
 }
 
 fn copied(from: &Path) -> TempDir {
-    let to = tempfile::tempdir().unwrap();
+    let to = pagetier_testing::scratch();
     for file in std::fs::read_dir(from).unwrap() {
         let file = file.unwrap();
         std::fs::copy(file.path(), to.path().join(file.file_name())).unwrap();
@@ -159,7 +159,7 @@ async fn a_backup_after_a_damaged_one_is_full() {
     let fixture = Fixture::new();
     let store = fixture.open().await;
     grown(&store).await;
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     store.backup(dir.path(), BackupOptions::new()).await.unwrap();
     for (number, cut) in [(1, 1), (2, 9000), (3, 0)] {
         let path = dir.path().join(format!("{number:06}.backup"));
@@ -245,7 +245,7 @@ async fn a_purge_is_refused_while_a_backup_runs_and_in_a_directory_of_two_stores
     let listed = Backups::at(dir.path()).list().await.unwrap();
     assert_ne!(listed[0].store, listed[2].store);
     assert_eq!(names(dir.path()), before);
-    let nothing = tempfile::tempdir().unwrap();
+    let nothing = pagetier_testing::scratch();
     let refused = Backups::at(nothing.path()).purge(1, |_| ()).await.unwrap_err();
     assert!(matches!(refused, BackupError::NoChain { .. }), "{refused:?}");
     assert!(names(nothing.path()).is_empty());
@@ -254,7 +254,7 @@ async fn a_purge_is_refused_while_a_backup_runs_and_in_a_directory_of_two_stores
 #[tokio::test(start_paused = true)]
 async fn a_page_or_a_space_is_taken_out_of_any_backup() {
     let (dir, _fixture, store) = five().await;
-    let (backups, to) = (Backups::at(dir.path()), tempfile::tempdir().unwrap());
+    let (backups, to) = (Backups::at(dir.path()), pagetier_testing::scratch());
     let path = |name: &str| to.path().join(name);
     for (upto, version) in [(None, 5), (Some(3), 3), (Some(2), 2)] {
         let name = format!("{upto:?}");

@@ -56,7 +56,7 @@ async fn a_limited_backup_takes_as_long_as_its_rate_allows() {
     let store = fixture.open().await;
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     for (rate, seconds) in [(Some(PAGE * 100), 2.9..3.3), (Some(0), 0.0..0.5), (None, 0.0..0.5)] {
         let began = tokio::time::Instant::now();
         let options = BackupOptions::new().full(true).bytes_per_second(rate);
@@ -74,7 +74,7 @@ async fn a_limited_backup_takes_as_long_as_its_rate_allows() {
 }
 
 async fn restored(from: &Path) -> (tempfile::TempDir, PageStore, SpaceId) {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     let device = |name| Arc::new(MemoryDevice::new(name, 0)) as SharedDevice;
     let (hdd, ring) = (device("hdd"), device("ring"));
     let builder = || {
@@ -109,7 +109,7 @@ async fn written_while_read() -> u32 {
     let fixture = Fixture::new();
     let store = Arc::new(fixture.builder().open().await.unwrap());
     let space = grown(&store).await;
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     backup(&store, dir.path()).await;
     store.ssd().set_mode(SsdMode::WriteThrough).await.unwrap();
     let on_ssd = (0..PAGES).rfind(|no| store.location(PageId::new(space, *no)) == Location::Ssd).unwrap();
@@ -152,7 +152,7 @@ async fn unsynced() -> Vec<(u32, u32, u32)> {
     let builder = fixture.builder().ssd_bytes(500 * PAGE).pool_bytes(72 * PAGE);
     let store = Arc::new(builder.open().await.unwrap());
     let space = grown(&store).await;
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     backup(&store, dir.path()).await;
     let devices = [Arc::clone(&fixture.hdd), Arc::clone(&fixture.ssd)];
     let report = backup_during(&fixture, &store, dir.path(), |store| async move {
@@ -171,7 +171,7 @@ async fn unsynced() -> Vec<(u32, u32, u32)> {
         let after = fixture.after_power_cut(seed * 3);
         let builder = after.builder().ssd_bytes(500 * PAGE).pool_bytes(72 * PAGE);
         let later = builder.open().await.unwrap();
-        let chain = tempfile::tempdir().unwrap();
+        let chain = pagetier_testing::scratch();
         for file in ["000001.backup", "000002.backup"] {
             std::fs::copy(dir.path().join(file), chain.path().join(file)).unwrap();
         }
@@ -200,7 +200,7 @@ async fn shown_by_discards() -> Vec<(u32, u32, u32)> {
     let at_home = |no: &u32| store.location(page(*no)) == Location::Hdd;
     let pages: Vec<PageId> = (0..PAGES).filter(at_home).take(20).map(page).collect();
     assert_eq!(store.free(&pages).await.unwrap(), 20);
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     backup(&store, dir.path()).await;
     for _ in &pages {
         let mut page = store.allocate(space).await.unwrap();
@@ -236,7 +236,7 @@ async fn freed_while_read() -> u32 {
     let fixture = Fixture::new();
     let store = Arc::new(fixture.builder().open().await.unwrap());
     let space = grown(&store).await;
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     backup(&store, dir.path()).await;
     write(&store, space, PAGES - 1, 2).await.unwrap();
     store.sync().await.unwrap();
@@ -267,10 +267,9 @@ async fn a_page_freed_and_created_again_during_a_backup_is_not_older_than_before
 
 #[tokio::test(start_paused = true)]
 async fn a_page_that_has_a_new_life_when_a_backup_reads_it_is_in_the_chain() {
-    let fixture = Fixture::new();
-    let store = Arc::new(fixture.open().await);
-    let space = grown(&store).await;
-    let dir = tempfile::tempdir().unwrap();
+    let (fixture, store, space) = Fixture::grown().await;
+    let store = Arc::new(store);
+    let dir = pagetier_testing::scratch();
     let report = backup_during(&fixture, &store, dir.path(), |store| async move {
         let page = PageId::new(space, PAGES - 1);
         store.free(page).await.unwrap();
@@ -290,7 +289,7 @@ async fn ring_lost(seed: u64) -> (BackupReport, Vec<(u32, u32, u32)>) {
     fixture.hdd = Arc::new(hdd);
     let store = fixture.builder().ssd_bytes(0).open().await.unwrap();
     let space = grown(&store).await;
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     backup(&store, dir.path()).await;
     for no in 0..6 {
         write(&store, space, no * 9, 2).await.unwrap();
@@ -339,7 +338,7 @@ async fn given_up_while_read(ms: u64) -> Vec<(u32, u32, u32)> {
         while events.next().await.is_some_and(|event| event != SsdEvent::Off) {}
         ring.inject(slow(IoOp::Write, 300));
     });
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     let giving_up = tokio::spawn({
         let store = Arc::clone(&store);
         async move {
@@ -371,10 +370,8 @@ async fn a_backup_while_the_ssd_is_given_up_has_what_the_store_has() {
 
 #[tokio::test(start_paused = true)]
 async fn a_chain_goes_on_after_a_loss_once_there_is_a_full_backup() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = grown(&store).await;
-    let dir = tempfile::tempdir().unwrap();
+    let (_fixture, store, space) = Fixture::grown().await;
+    let dir = pagetier_testing::scratch();
     backup(&store, dir.path()).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
@@ -394,10 +391,8 @@ async fn a_chain_goes_on_after_a_loss_once_there_is_a_full_backup() {
 /// The stamps of what an exchanged SSD had say nothing about the one that follows.
 #[tokio::test(start_paused = true)]
 async fn the_first_backup_after_the_ssd_is_exchanged_is_full() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = grown(&store).await;
-    let dir = tempfile::tempdir().unwrap();
+    let (_fixture, store, space) = Fixture::grown().await;
+    let dir = pagetier_testing::scratch();
     backup(&store, dir.path()).await;
     assert_eq!(backup(&store, dir.path()).await.full_because, None);
     let next = crate::changing::blank_ssd("next", 7);

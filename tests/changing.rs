@@ -1,8 +1,6 @@
 //! The SSD and the policies of a store in use are replaced.
 
-use crate::fixture::{
-    Fixture, PAGE, PAGES, expect_all, grown, read, synced, version_of, write, write_all, zoned,
-};
+use crate::fixture::{Fixture, PAGE, PAGES, expect_all, grown, read, version_of, write, write_all, zoned};
 use pagetier::{
     Costs, Error, OpenError, PageId, PageSize, PageStore, SpaceId, SsdMode, SsdPolicy, errors::Advice,
     scrub::ScrubOptions,
@@ -32,8 +30,30 @@ impl Known {
     }
 }
 
+/// A task that writes and syncs until it is told to end.
+pub(crate) struct Load {
+    pub(crate) known: Arc<Known>,
+    stop: Arc<AtomicBool>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Load {
+    pub(crate) fn on(store: &Arc<PageStore>, space: SpaceId) -> Self {
+        let (known, stop) = (known(), Arc::new(AtomicBool::new(false)));
+        let task = tokio::spawn(load(Arc::clone(store), space, Arc::clone(&known), Arc::clone(&stop)));
+        Self { known, stop, task }
+    }
+
+    /// Returns once the task has ended, of itself.
+    pub(crate) async fn end(self) -> Arc<Known> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.task.await.unwrap();
+        self.known
+    }
+}
+
 /// Writes and syncs until stopped.
-pub(crate) async fn load(store: Arc<PageStore>, space: SpaceId, known: Arc<Known>, stop: Arc<AtomicBool>) {
+async fn load(store: Arc<PageStore>, space: SpaceId, known: Arc<Known>, stop: Arc<AtomicBool>) {
     let mut at = 1_u32;
     while !stop.load(Ordering::Relaxed) {
         for _ in 0..20 {
@@ -72,64 +92,9 @@ pub(crate) fn known() -> Arc<Known> {
     Arc::new(Known { written: all(), synced: all() })
 }
 
-/// The power fails at some moment during a replacement under load. The store opens with the SSD that the
-/// manifest names, and with no other.
-#[tokio::test(start_paused = true)]
-async fn an_ssd_is_replaced_under_load_and_a_power_cut_at_any_moment_loses_nothing_synced() {
-    let (mut with_old, mut with_new) = (0, 0);
-    for seed in 0..30 {
-        pagetier_rivals::register();
-        let policies = ["cac", "lru2", "mv-fifo", "tac", "doublewrite"];
-        let policy: SsdPolicy = policies[seed as usize % policies.len()].parse().unwrap();
-        let fixture = Fixture::new();
-        let store = Arc::new(fixture.builder().ssd_policy(zoned(policy)).open().await.unwrap());
-        let space = grown(&store).await;
-        store.sync().await.unwrap();
-        let (known, stop) = (known(), Arc::new(AtomicBool::new(false)));
-        let task = tokio::spawn(load(Arc::clone(&store), space, Arc::clone(&known), Arc::clone(&stop)));
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        let new = blank_ssd("new", 77 + seed);
-        let bytes = if seed % 2 == 0 { 260 * PAGE } else { 100 * PAGE };
-        let replacing = tokio::spawn({
-            let (store, new) = (Arc::clone(&store), Arc::clone(&new) as SharedDevice);
-            async move { store.ssd().replace(new, bytes).await }
-        });
-        tokio::time::sleep(Duration::from_micros(seed * 79_193 % 60_000)).await;
-        let later = fixture.after_power_cut(seed);
-        let later_new = Arc::new(new.after_power_cut(seed + 9, &SimPower::new()));
-        let done = replacing.is_finished();
-        stop.store(true, Ordering::Relaxed);
-        task.abort();
-        replacing.abort();
-        let _ended = (task.await, replacing.await);
-        drop(store);
-        let builder = later.builder().ssd_policy(zoned(policy)).ssd_bytes(bytes);
-        let what = format!("seed {seed}");
-        let opened = match builder.ssd(Arc::clone(&later_new) as SharedDevice).open().await {
-            Ok(store) => {
-                with_new += 1;
-                store
-            }
-            Err(OpenError::SsdMissing { .. }) => {
-                assert!(!done, "{what}: replaced, and not recorded");
-                with_old += 1;
-                later.builder().ssd_policy(zoned(policy)).open().await.unwrap()
-            }
-            Err(error) => panic!("{what}: {error}"),
-        };
-        check(&opened, space, &known, &what).await;
-        let report = opened.scrub(ScrubOptions::default().pages_per_second(None)).finished().await;
-        assert!(report.findings.is_empty(), "{what}: {report:?}");
-        opened.validate().unwrap();
-    }
-    assert!(with_old >= 3 && with_new >= 3, "{with_old} with the old SSD, {with_new} with the new one");
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_replaced_ssd_is_used_and_the_old_one_is_not_touched_again() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = grown(&store).await;
+    let (fixture, store, space) = Fixture::grown().await;
     write_all(&store, space, 2).await;
     let slots = store.stats().ssd.slots;
     for (round, pages) in [(0, 400), (1, 120)] {
@@ -155,9 +120,7 @@ async fn a_replaced_ssd_is_used_and_the_old_one_is_not_touched_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_replacement_that_cannot_be_made_leaves_the_ssd_in_use() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = grown(&store).await;
+    let (fixture, store, space) = Fixture::grown().await;
     write_all(&store, space, 2).await;
     let attach = |result: Result<(), Error>| match result {
         Err(Error::Attach(error)) => error,
@@ -221,11 +184,9 @@ async fn on_files_the_ssd_in_use_is_refused_under_any_name() {
 
 #[tokio::test(start_paused = true)]
 async fn the_pools_policy_is_switched_under_load_between_any_two() {
-    let fixture = Fixture::new();
-    let store = Arc::new(fixture.open().await);
-    let space = grown(&store).await;
-    let (known, stop) = (known(), Arc::new(AtomicBool::new(false)));
-    let task = tokio::spawn(load(Arc::clone(&store), space, Arc::clone(&known), Arc::clone(&stop)));
+    let (_fixture, store, space) = Fixture::grown().await;
+    let store = Arc::new(store);
+    let load = Load::on(&store, space);
     for &from in POOL_POLICIES {
         for &to in POOL_POLICIES {
             store.policies().set_pool(from).unwrap();
@@ -242,8 +203,7 @@ async fn the_pools_policy_is_switched_under_load_between_any_two() {
         assert!(matches!(&unknown, Err(Error::UnknownPolicy(_))), "{unknown:?}");
         assert_eq!(unknown.unwrap_err().advice(), Advice::FixConfiguration);
     }
-    stop.store(true, Ordering::Relaxed);
-    task.await.unwrap();
+    let known = load.end().await;
     store.validate().unwrap();
     check(&store, space, &known, "after all switches").await;
 }
@@ -279,66 +239,21 @@ async fn pages_keep_their_order_of_eviction_over_a_switch() {
     }
 }
 
-/// A store is shut down at some moment during a replacement: it closes with the SSD that the manifest names,
-/// and writes nothing afterwards.
-#[tokio::test(start_paused = true)]
-async fn a_shutdown_in_the_middle_of_a_replacement_leaves_a_store_that_opens_with_one_of_the_ssds() {
-    let (mut with_old, mut with_new) = (0, 0);
-    for step in 0..24 {
-        let fixture = Fixture::new();
-        let store = fixture.open().await;
-        let space = synced(&store, 2).await;
-        let new = blank_ssd("new", 300 + u64::from(step));
-        let bytes = 260 * PAGE;
-        let replacing = store.ssd().replace(Arc::clone(&new) as SharedDevice, bytes);
-        let ending = async {
-            tokio::time::sleep(Duration::from_millis(10) * step).await;
-            store.shutdown().await
-        };
-        let (replaced, ended) = tokio::join!(replacing, ending);
-        ended.unwrap();
-        let refused = store.ssd().replace(Arc::clone(&new) as SharedDevice, bytes).await;
-        assert!(matches!(refused, Err(Error::Closed)), "{refused:?}");
-        drop(store);
-        let later = fixture.after_power_cut(u64::from(step));
-        let later_new = Arc::new(new.after_power_cut(u64::from(step), &SimPower::new()));
-        let with = later.builder().ssd(Arc::clone(&later_new) as SharedDevice).ssd_bytes(bytes);
-        let opened = match with.open().await {
-            Ok(store) => {
-                with_new += 1;
-                store
-            }
-            Err(error) => {
-                assert!(replaced.is_err(), "step {step}: {error}");
-                with_old += 1;
-                later.open().await
-            }
-        };
-        expect_all(&opened, space, 2).await;
-        opened.validate().unwrap();
-    }
-    assert!(with_old >= 2 && with_new >= 2, "{with_old} with the old SSD, {with_new} with the new one");
-}
-
-/// A store, and the task that loads it until stopped.
-type Loaded = (Arc<PageStore>, SpaceId, Arc<Known>, Arc<AtomicBool>, tokio::task::JoinHandle<()>);
-
-/// A store with the SSD policy `from`, under load.
-async fn loaded(fixture: &Fixture, from: SsdPolicy) -> Loaded {
-    let store = Arc::new(fixture.builder().ssd_policy(zoned(from)).open().await.unwrap());
+/// A store with this SSD policy, under load.
+pub(crate) async fn loaded(fixture: &Fixture, policy: SsdPolicy) -> (Arc<PageStore>, SpaceId, Load) {
+    let store = Arc::new(fixture.builder().ssd_policy(zoned(policy)).open().await.unwrap());
     let space = grown(&store).await;
     store.sync().await.unwrap();
-    let (known, stop) = (known(), Arc::new(AtomicBool::new(false)));
-    let task = tokio::spawn(load(Arc::clone(&store), space, Arc::clone(&known), Arc::clone(&stop)));
+    let load = Load::on(&store, space);
     tokio::time::sleep(Duration::from_millis(100)).await;
-    (store, space, known, stop, task)
+    (store, space, load)
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_ssds_policy_is_switched_under_load_between_any_two_and_the_ssd_stays_warm() {
     for &from in SSD_POLICIES {
         let fixture = Fixture::new();
-        let (store, space, known, stop, task) = loaded(&fixture, from).await;
+        let (store, space, load) = loaded(&fixture, from).await;
         for &to in SSD_POLICIES {
             store.policies().set_ssd(from).await.unwrap();
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -348,8 +263,7 @@ async fn the_ssds_policy_is_switched_under_load_between_any_two_and_the_ssd_stay
             tokio::time::sleep(Duration::from_millis(20)).await;
             store.validate().unwrap();
         }
-        stop.store(true, Ordering::Relaxed);
-        task.await.unwrap();
+        let known = load.end().await;
         store.sync().await.unwrap();
         // Without load, a switch changes nothing that is on the SSD.
         let before = store.stats().ssd;
@@ -369,9 +283,8 @@ async fn the_ssds_policy_is_switched_under_load_between_any_two_and_the_ssd_stay
 /// the policy is switched. The new policy must not count the page as one in memory: it never leaves.
 #[tokio::test(start_paused = true)]
 async fn a_page_whose_load_fails_during_a_switch_of_the_ssds_policy_is_not_kept_in_its_records() {
-    let fixture = Fixture::new();
-    let store = Arc::new(fixture.open().await);
-    let space = store.spaces().create("t").await.unwrap();
+    let (fixture, store, space) = Fixture::with_space().await;
+    let store = Arc::new(store);
     let page = store.allocate(space).await.unwrap().id();
     store.discard(page).await.unwrap();
     let slow = Fault::new(FaultEffect::Slow(Duration::from_secs(60))).on(IoOp::Read).times(1);
@@ -396,22 +309,20 @@ async fn a_power_cut_at_any_moment_of_a_switch_of_the_ssds_policy_loses_nothing_
         let (from, to) = (all[seed % all.len()], all[seed / all.len()]);
         let what = format!("{from} to {to}");
         let fixture = Fixture::new();
-        let (store, space, known, stop, task) = loaded(&fixture, from).await;
+        let (store, space, load) = loaded(&fixture, from).await;
         let switching = tokio::spawn({
             let store = Arc::clone(&store);
             async move { store.policies().set_ssd(to).await }
         });
         // A switch takes some milliseconds: half of the cuts come after it.
         tokio::time::sleep(Duration::from_micros(seed as u64 * 7_193 % 30_000)).await;
-        let later = fixture.after_power_cut(seed as u64);
-        stop.store(true, Ordering::Relaxed);
-        task.abort();
+        let (later, at_cut) = (fixture.after_power_cut(seed as u64), load.known.copy());
         switching.abort();
-        let _ended = (task.await, switching.await);
+        let _ended = (load.end().await, switching.await);
         drop(store);
         let opened =
             later.builder().ssd_policy(zoned(if seed % 2 == 0 { from } else { to })).open().await.unwrap();
-        check(&opened, space, &known, &what).await;
+        check(&opened, space, &at_cut, &what).await;
         let report = opened.scrub(ScrubOptions::default().pages_per_second(None)).finished().await;
         assert!(report.findings.is_empty(), "{what}: {report:?}");
         opened.validate().unwrap();

@@ -14,10 +14,9 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;
 
+/// The pages that `docs/EVALUATION.md` has; every run of the tests has a fifth of them.
 const PAGES: u32 = 60_000;
 const SKEW: f64 = 0.9;
-const WARM_UP: u32 = 40 * PAGES;
-const COUNTED: u32 = 2 * PAGES;
 const SIZE: PageSize = PageSize::MIN;
 
 /// Ranks by probability, each assigned to a random page of the space.
@@ -28,16 +27,16 @@ struct Zipf {
 }
 
 impl Zipf {
-    fn new(seed: u64) -> Self {
+    fn new(pages: u32, seed: u64) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed);
         let mut sum = 0.0;
-        let cumulative = (1..=PAGES)
+        let cumulative = (1..=pages)
             .map(|rank| {
                 sum += f64::from(rank).powf(-SKEW);
                 sum
             })
             .collect();
-        let mut page_of: Vec<u32> = (0..PAGES).collect();
+        let mut page_of: Vec<u32> = (0..pages).collect();
         for at in (1..page_of.len()).rev() {
             page_of.swap(at, rng.random_range(0..=at));
         }
@@ -63,10 +62,11 @@ struct Loaded {
     ssd: Arc<MemoryDevice>,
     manifest: Arc<MemoryManifest>,
     space: SpaceId,
+    pages: u32,
 }
 
 impl Loaded {
-    async fn new() -> Self {
+    async fn new(pages: u32) -> Self {
         let (hdd, ssd) = (Arc::new(MemoryDevice::new("hdd", 0)), Arc::new(MemoryDevice::new("ssd", 0)));
         let manifest = Arc::new(MemoryManifest::default());
         let store = PageStore::builder()
@@ -74,18 +74,18 @@ impl Loaded {
             .hdd(Arc::clone(&hdd) as SharedDevice)
             .ssd(Arc::clone(&ssd) as SharedDevice)
             .page_size(SIZE)
-            .ssd_bytes(ssd_bytes_for(u64::from(PAGES / 3), SIZE))
-            .pool_bytes(pool_bytes_for(4096, ssd_bytes_for(u64::from(PAGES / 3), SIZE), SIZE))
+            .ssd_bytes(ssd_bytes_for(u64::from(pages / 3), SIZE))
+            .pool_bytes(pool_bytes_for(4096, ssd_bytes_for(u64::from(pages / 3), SIZE), SIZE))
             .ssd_policy("none")
             .open()
             .await
             .unwrap();
         let space = store.spaces().create("zipf").await.unwrap();
-        for no in 0..PAGES {
+        for no in 0..pages {
             store.allocate(space).await.unwrap()[..4].copy_from_slice(&no.to_le_bytes());
         }
         store.close().await.unwrap();
-        Self { hdd, ssd, manifest, space }
+        Self { hdd, ssd, manifest, space, pages }
     }
 
     /// HDD reads per 1,000 requests after the warm-up, under these policies.
@@ -94,31 +94,31 @@ impl Loaded {
             let model = model.with_page_bytes(SIZE.bytes() as u32);
             Arc::new(EmulatedDevice::new(Arc::new(device.fork()), model, EmulatedClock::Tokio))
         };
-        let ssd_bytes = ssd_bytes_for(u64::from(PAGES / 3), SIZE);
+        let ssd_bytes = ssd_bytes_for(u64::from(self.pages / 3), SIZE);
         let store = PageStore::builder()
             .in_memory(Arc::new(self.manifest.fork()))
             .hdd(emulated(&self.hdd, DeviceModel::paper_hdd()))
             .ssd(emulated(&self.ssd, DeviceModel::paper_ssd()))
             .ssd_bytes(ssd_bytes)
-            .pool_bytes(pool_bytes_for(u64::from(PAGES / 30), ssd_bytes, SIZE))
+            .pool_bytes(pool_bytes_for(u64::from(self.pages / 30), ssd_bytes, SIZE))
             .pool_policy(pool_policy)
             .ssd_policy(ssd_policy)
             .read_ahead(false)
             .open()
             .await
             .unwrap();
-        let mut zipf = Zipf::new(1);
-        for _ in 0..WARM_UP {
+        let mut zipf = Zipf::new(self.pages, 1);
+        for _ in 0..40 * self.pages {
             self.read(&store, &mut zipf).await;
         }
         let reads = || store.stats().hdd_device.totals().read.ops;
         let before = reads();
-        for _ in 0..COUNTED {
+        for _ in 0..2 * self.pages {
             self.read(&store, &mut zipf).await;
         }
         let counted = reads() - before;
         store.close().await.unwrap();
-        counted as f64 * 1000.0 / f64::from(COUNTED)
+        counted as f64 * 1000.0 / f64::from(2 * self.pages)
     }
 
     async fn read(&self, store: &PageStore, zipf: &mut Zipf) {
@@ -130,11 +130,12 @@ impl Loaded {
 
 #[tokio::test(start_paused = true)]
 async fn few_of_the_requests_reach_the_disk() {
-    let loaded = Loaded::new().await;
-    let best = Zipf::new(1).static_optimum(PAGES / 3 + PAGES / 30);
+    let pages = PAGES / 5;
+    let loaded = Loaded::new(pages).await;
+    let best = Zipf::new(pages, 1).static_optimum(pages / 3 + pages / 30);
     let seen = loaded.hdd_reads("auto", "auto").await;
     println!("HDD reads per 1,000 requests: {seen:.1}; with the best static placement {best:.1}");
-    assert!(seen <= 150.0, "{seen} HDD reads per 1,000 requests");
+    assert!(seen <= 159.0, "{seen} HDD reads per 1,000 requests");
 }
 
 /// The figures of `docs/EVALUATION.md`: `cargo test --test all default_policies -- --ignored --nocapture`.
@@ -142,12 +143,12 @@ async fn few_of_the_requests_reach_the_disk() {
 #[ignore = "three runs, half a minute"]
 async fn the_default_reads_the_disk_least() {
     pagetier_rivals::register();
-    let loaded = Loaded::new().await;
+    let loaded = Loaded::new(PAGES).await;
     let mut seen = Vec::new();
     for (pool, ssd) in [("auto", "auto"), ("gd2l", "cac"), ("lru", "lru2")] {
         let reads = loaded.hdd_reads(pool, ssd).await;
         println!("{pool}+{ssd}: {reads:.1}");
         seen.push(reads);
     }
-    assert!(seen.is_sorted(), "{seen:?}");
+    assert!(seen.is_sorted() && seen[0] <= 150.0, "{seen:?}");
 }

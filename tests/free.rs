@@ -194,7 +194,7 @@ fn records_of_frees(directory: &std::path::Path) -> usize {
 
 #[tokio::test]
 async fn calls_that_come_together_share_a_record_and_each_counts_its_own_pages() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = pagetier_testing::scratch();
     let builder = || PageStore::builder().directory(folder.path()).ssd_bytes(4 << 20).pool_bytes(4 << 20);
     let store = builder().open().await.unwrap();
     let space = store.spaces().create("t").await.unwrap();
@@ -367,7 +367,7 @@ async fn a_checkpoint_by_lsn_covers_pages_that_exist_again() {
 async fn free_pages_are_absent_from_a_read_only_opening_and_from_backups() {
     let fixture = Fixture::with_latency(Duration::ZERO, Duration::ZERO);
     let store = written(&fixture).await;
-    let folder = tempfile::tempdir().unwrap();
+    let folder = pagetier_testing::scratch();
     let chain = folder.path().join("chain");
     store.backup(&chain, BackupOptions::new()).await.unwrap();
     store.free((SPACE, 100..120)).await.unwrap();

@@ -5,12 +5,10 @@
 //! Needs root, loop devices, `mkfs.ext4` and `mkfs.xfs`; without them the test reports so on standard error
 //! and does nothing.
 
-use crate::mounted::{KINDS, SmallDisk, skip};
-use futures_util::future::join_all;
+use crate::mounted::{KINDS, SmallDisk, check, grown, on_each, reports_a_full_disk, skip, word};
 use pagetier::{
     Error, OpenError, PageId, PageStore, SpaceId,
     device::{Backend, DeviceErrorKind},
-    errors::{PoolError, TierError},
 };
 use pagetier_devio::{OpenOptions, open_file};
 use pagetier_testing::newest_area;
@@ -26,32 +24,6 @@ async fn open(disk: &SmallDisk, io: Backend) -> PageStore {
     let builder =
         PageStore::builder().directory(disk.mount.join("store")).ssd_bytes(6 << 20).pool_bytes(3 << 20);
     builder.exhausted_after(Duration::from_secs(2)).io(io).open().await.unwrap()
-}
-
-fn word(no: u32, version: u32) -> [u8; 8] {
-    (u64::from(version) << 32 | u64::from(no)).to_le_bytes()
-}
-
-async fn check(store: &PageStore, space: SpaceId, pages: u32, version: impl Fn(u32) -> u32) {
-    for no in 0..pages {
-        assert_eq!(store.get(PageId::new(space, no)).await.unwrap()[..8], word(no, version(no)), "page {no}");
-    }
-}
-
-/// Whether the error says, directly or through a page that could not be written, that the device is full or
-/// that no frame became free.
-fn reports_a_full_disk(error: &Error) -> bool {
-    match error {
-        Error::Pool(PoolError::Exhausted { .. }) => true,
-        Error::Manifest { source } => source.kind() == std::io::ErrorKind::StorageFull,
-        Error::Device(device)
-        | Error::Pool(PoolError::Tier(
-            TierError::Device { source: device, .. } | TierError::Flush { source: device },
-        )) => {
-            matches!(device.kind, DeviceErrorKind::NoSpace)
-        }
-        _ => false,
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -128,90 +100,18 @@ async fn retry<F: Future<Output = Result<(), Error>>>(attempt: impl Fn() -> F) -
     attempt().await
 }
 
-/// Allocates pages with version 1 until that fails; returns their number and the error.
-async fn allocate_until_full(store: &PageStore, space: SpaceId, most: u32) -> (u32, Error) {
-    for no in store.spaces().pages(space).unwrap()..most {
-        match store.allocate(space).await {
-            Ok(mut page) => page[..8].copy_from_slice(&word(no, 1)),
-            Err(error) => return (no, error),
-        }
-    }
-    panic!("the file system does not fill up");
-}
-
-/// On a disk without a free byte, a store opens, serves reads and frees room; then it continues.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_on_a_full_file_system_opens_reads_and_frees() {
-    join_all(KINDS.map(async |kind| {
-        for crash in [false, true] {
-            let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-            let disk = match SmallDisk::mount(folder.path(), kind) {
-                Ok(disk) => disk,
-                Err(why) => return skip(&why),
-            };
-            let store = open(&disk, Backend::Auto).await;
-            let (kept, dropped) = (
-                store.spaces().create("kept").await.unwrap(),
-                store.spaces().create("dropped").await.unwrap(),
-            );
-            for no in 0..PAGES {
-                for space in [kept, dropped] {
-                    store.allocate(space).await.unwrap()[..8].copy_from_slice(&word(no, 1));
-                }
-            }
-            store.sync().await.unwrap();
-            disk.fill_up();
-            let (pages, error) = allocate_until_full(&store, kept, 40 * PAGES).await;
-            assert!(reports_a_full_disk(&error), "{kind}: {error}");
-            store.sync().await.unwrap();
-            if crash {
-                drop(store);
-            } else {
-                store.close().await.unwrap();
-            }
-
-            // Open without a free byte.
-            let store = open(&disk, Backend::Auto).await;
-            check(&store, kept, pages, |_| 1).await;
-            check(&store, dropped, PAGES, |_| 1).await;
-            for no in (0..pages).step_by(2) {
-                store.get_mut(PageId::new(kept, no)).await.unwrap()[..8].copy_from_slice(&word(no, 2));
-            }
-            store.sync().await.unwrap();
-            // Extents of a dropped space serve the next one on a disk that is still full.
-            store.spaces().drop(dropped).await.unwrap();
-            let (more, _) = allocate_until_full(&store, kept, 80 * PAGES).await;
-            assert!(more >= pages + PAGES / 2, "{kind}: {more} pages after {pages}");
-            store.sync().await.unwrap();
-            drop(store);
-            let store = open(&disk, Backend::Auto).await;
-            check(&store, kept, more, |no| if no < pages && no % 2 == 0 { 2 } else { 1 }).await;
-            store.close().await.unwrap();
-        }
-    }))
-    .await;
-}
-
 /// The directory's file system is full, the devices are elsewhere: pages are written as usual, changes of the
 /// manifest fail with its error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_manifest_directory_stops_no_page_writes() {
-    for kind in KINDS {
-        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let disk = match SmallDisk::mount(folder.path(), kind) {
-            Ok(disk) => disk,
-            Err(why) => return skip(&why),
-        };
+    on_each(&KINDS, async |kind, disk, folder| {
         let open = async || {
             let builder = PageStore::builder().directory(disk.mount.join("store")).pool_bytes(3 << 20);
-            let builder = builder.hdd(folder.path().join("hdd")).ssd(folder.path().join("ssd"));
+            let builder = builder.hdd(folder.join("hdd")).ssd(folder.join("ssd"));
             builder.ssd_bytes(6 << 20).open().await
         };
         let store = open().await.unwrap();
-        let space = store.spaces().create("t").await.unwrap();
-        for no in 0..PAGES {
-            store.allocate(space).await.unwrap()[..8].copy_from_slice(&word(no, 1));
-        }
+        let space = grown(&store, "t", PAGES, 1).await;
         disk.fill_up();
         // More spaces than the manifest's slack has room for.
         let mut created = Vec::new();
@@ -234,7 +134,8 @@ async fn a_full_manifest_directory_stops_no_page_writes() {
         store.spaces().drop(created[0]).await.unwrap();
         store.close().await.unwrap();
         open().await.unwrap().close().await.unwrap();
-    }
+    })
+    .await;
 }
 
 const MIB: u64 = 1 << 20;
@@ -248,13 +149,8 @@ fn free_bytes(path: &Path) -> u64 {
 /// An SSD larger than the disk: the open fails, and takes nothing.
 #[tokio::test]
 async fn an_opening_that_does_not_fit_leaves_the_disk_as_it_was() {
-    for kind in KINDS {
+    on_each(&KINDS, async |kind, disk, _| {
         for io in [Backend::Auto, Backend::Threads] {
-            let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-            let disk = match SmallDisk::mount(folder.path(), kind) {
-                Ok(disk) => disk,
-                Err(why) => return skip(&why),
-            };
             let builder = |bytes| {
                 let builder = PageStore::builder().directory(disk.mount.join("store")).pool_bytes(3 << 20);
                 builder.ssd_bytes(bytes).io(io)
@@ -272,8 +168,10 @@ async fn an_opening_that_does_not_fit_leaves_the_disk_as_it_was() {
                 assert!(left + 3 * MIB > free, "{kind}: {left} of {free} bytes left for {bytes}");
             }
             builder(6 << 20).open().await.unwrap().close().await.unwrap();
+            std::fs::remove_dir_all(disk.mount.join("store")).unwrap();
         }
-    }
+    })
+    .await;
 }
 
 /// Free room in single blocks: reserving all of it needs more blocks for the file's map, so it fails midway.
@@ -322,13 +220,8 @@ async fn sparse(disk: &SmallDisk) -> (PageStore, SpaceId) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_growth_on_a_nearly_full_disk_leaves_the_rest() {
     // btrfs counts free room by chunks of data and metadata, so its figures say nothing about single files.
-    for kind in KINDS.into_iter().filter(|kind| *kind != "btrfs") {
-        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let disk = match SmallDisk::mount(folder.path(), kind) {
-            Ok(disk) => disk,
-            Err(why) => return skip(&why),
-        };
-        let (store, space) = sparse(&disk).await;
+    on_each(&["ext4", "xfs"], async |kind, disk, _| {
+        let (store, space) = sparse(disk).await;
         let file = File::create(disk.mount.join("others")).unwrap();
         let others = free_bytes(&disk.mount) - 24 * MIB;
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, others).unwrap();
@@ -342,19 +235,15 @@ async fn a_growth_on_a_nearly_full_disk_leaves_the_rest() {
             "{kind}: {took} bytes for {needed}, {left} of {before} left"
         );
         store.close().await.unwrap();
-    }
+    })
+    .await;
 }
 
 /// Wrong numbers, while other tasks and other programs use the disk.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_page_number_takes_nothing_of_the_disk() {
-    for kind in KINDS {
-        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let disk = match SmallDisk::mount(folder.path(), kind) {
-            Ok(disk) => disk,
-            Err(why) => return skip(&why),
-        };
-        let (store, space) = sparse(&disk).await;
+    on_each(&KINDS, async |kind, disk, _| {
+        let (store, space) = sparse(disk).await;
         let other = store.spaces().create("u").await.unwrap();
         let wrong = [4_000_000_000, u32::MAX - 1, 1 << 20];
         let free = free_bytes(&disk.mount);
@@ -388,30 +277,27 @@ async fn a_wrong_page_number_takes_nothing_of_the_disk() {
         check(&store, other, PAGES, |_| 1).await;
         check(&store, space, 1, |_| 1).await;
         store.close().await.unwrap();
-    }
+    })
+    .await;
 }
 
 /// Locks depend on the file system: on each, a second opener must be refused.
 #[tokio::test]
 async fn a_second_opener_is_refused_on_every_file_system() {
-    for kind in KINDS {
-        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let disk = match SmallDisk::mount(folder.path(), kind) {
-            Ok(disk) => disk,
-            Err(why) => return skip(&why),
-        };
-        let store = open(&disk, Backend::Auto).await;
+    on_each(&KINDS, async |kind, disk, _| {
+        let store = open(disk, Backend::Auto).await;
         let second =
             PageStore::builder().directory(disk.mount.join("store")).pool_bytes(3 << 20).open().await;
         assert!(matches!(second, Err(OpenError::AlreadyOpen { .. })), "{kind}: {second:?}");
         store.close().await.unwrap();
-        open(&disk, Backend::Auto).await.close().await.unwrap();
-    }
+        open(disk, Backend::Auto).await.close().await.unwrap();
+    })
+    .await;
 }
 
 /// The least slack of the manifest's area, in bytes, while spaces are created.
 async fn least_slack() -> u64 {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = pagetier_testing::scratch();
     let builder =
         PageStore::builder().directory(folder.path()).ssd_bytes(0).pool_bytes(3 << 20).io(Backend::Threads);
     let store = builder.open().await.unwrap();

@@ -87,7 +87,7 @@ fn every_public_future_is_send(
 
 #[tokio::test]
 async fn a_store_opens_and_closes_in_a_spawned_task() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = pagetier_testing::scratch();
     let path = directory.path().to_owned();
     let task = tokio::spawn(async move {
         let store = PageStore::builder().directory(path).ssd_bytes(4 << 20).open().await?;

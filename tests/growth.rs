@@ -53,9 +53,7 @@ async fn expect(store: &PageStore, space: SpaceId, pages: &[u32]) {
 async fn pages_allocated_around_a_growth_that_failed_are_there_after_a_crash() {
     for trouble in TROUBLES {
         for seed in 0..8 {
-            let fixture = Fixture::new();
-            let store = fixture.open().await;
-            let space = store.spaces().create("t").await.unwrap();
+            let (fixture, store, space) = Fixture::with_space().await;
             let mut synced = vec![append(&store, space).await.unwrap()];
             trouble.begin(&fixture);
             let mut failures = 0;
@@ -120,9 +118,7 @@ async fn an_extent_of_a_failed_growth_never_belongs_to_two_spaces() {
 #[tokio::test(start_paused = true)]
 async fn a_growth_whose_flush_failed_does_not_count_as_done() {
     for seed in 0..8 {
-        let fixture = Fixture::new();
-        let store = fixture.open().await;
-        let space = store.spaces().create("t").await.unwrap();
+        let (fixture, store, space) = Fixture::with_space().await;
         fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
         assert!(append(&store, space).await.is_err());
         // Later flushes succeed, but the failed one may have lost the new size.
@@ -140,9 +136,7 @@ async fn a_growth_whose_flush_failed_does_not_count_as_done() {
 async fn a_growth_dropped_at_any_await_leaves_nothing_half_taken() {
     let mut awaits = 0;
     for polls in 0..30 {
-        let fixture = Fixture::new();
-        let store = fixture.open().await;
-        let space = store.spaces().create("t").await.unwrap();
+        let (fixture, store, space) = Fixture::with_space().await;
         let over = polled(polls, append(&store, space)).await.is_some();
         awaits += u64::from(!over);
         let mut synced = Vec::new();
@@ -157,9 +151,7 @@ async fn a_growth_dropped_at_any_await_leaves_nothing_half_taken() {
 
 #[tokio::test(start_paused = true)]
 async fn a_page_never_written_does_not_exist_even_if_its_home_was_torn() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = grown(&store).await;
+    let (fixture, store, space) = Fixture::grown().await;
     store.close().await.unwrap();
     let store = fixture.open().await;
     let end = fixture.hdd.size();
@@ -185,9 +177,7 @@ async fn a_page_never_written_does_not_exist_even_if_its_home_was_torn() {
 /// Fails the flush that should make the homes of a growth durable: the next open can read them as
 /// formatted, and a power cut loses that. Returns the unwritten pages that can be read after that.
 async fn formatted_again(cut: u64) -> Vec<u32> {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = grown(&store).await;
+    let (fixture, store, space) = Fixture::grown().await;
     store.close().await.unwrap();
     let store = fixture.open().await;
     let end = fixture.hdd.size();
@@ -229,9 +219,7 @@ async fn room_whose_format_a_failed_flush_lost_is_formatted_again() {
 async fn a_growth_dropped_while_it_blanks_its_room_overwrites_no_page() {
     let mut awaits = 0;
     for polls in 0..30 {
-        let fixture = Fixture::new();
-        let store = fixture.open().await;
-        let space = grown(&store).await;
+        let (fixture, store, space) = Fixture::grown().await;
         store.close().await.unwrap();
         let store = fixture.open().await;
         store.spaces().drop(space).await.unwrap();
@@ -286,19 +274,14 @@ async fn room(fixture: &Fixture, store: &PageStore) -> usize {
 async fn a_drop_cancelled_or_crashed_anywhere_leaks_no_room() {
     // The result of a drop that completes.
     let whole = {
-        let fixture = Fixture::new();
-        let store = fixture.open().await;
-        let space = grown(&store).await;
+        let (fixture, store, space) = Fixture::grown().await;
         store.spaces().drop(space).await.unwrap();
         room(&fixture, &store).await
     };
     assert!(whole >= 300);
     let (mut cut_short, mut moment) = (0, 0);
     loop {
-        let fixture = Fixture::new();
-        let store = fixture.open().await;
-        let space = grown(&store).await;
-        store.sync().await.unwrap();
+        let (fixture, store, space) = Fixture::synced(1).await;
         // A batch of its pages is on its way home.
         let drained = tokio::time::timeout(Duration::from_millis(1), store.ssd().drain(DrainOptions::new()));
         assert!(drained.await.is_err());
@@ -333,10 +316,7 @@ async fn a_drop_cancelled_or_crashed_anywhere_leaks_no_room() {
 #[tokio::test(start_paused = true)]
 async fn a_drop_that_could_not_be_recorded_loses_nothing_synced_later() {
     for (skip, replaced) in [(0, false), (0, true), (1, false), (1, true)] {
-        let fixture = Fixture::new();
-        let store = fixture.open().await;
-        let space = grown(&store).await;
-        store.sync().await.unwrap();
+        let (fixture, store, space) = Fixture::synced(1).await;
         fixture.manifest.fail_saves(skip, 2, replaced);
         assert!(matches!(store.spaces().drop(space).await, Err(Error::Manifest { .. })));
         if skip == 1 {
@@ -445,9 +425,7 @@ async fn a_store_on_a_full_disk_opens_is_read_and_freed() {
 #[tokio::test(start_paused = true)]
 async fn a_truncated_hdd_is_distinguished_from_one_that_did_not_grow() {
     for seed in 0..20 {
-        let fixture = Fixture::new();
-        let store = fixture.open().await;
-        let space = store.spaces().create("t").await.unwrap();
+        let (fixture, store, space) = Fixture::with_space().await;
         let no = append(&store, space).await.unwrap();
         store.sync().await.unwrap();
         // The growth fails after the HDD has grown, and no flush follows.
@@ -498,9 +476,7 @@ async fn low_room_is_reported_by_location() {
 #[tokio::test(start_paused = true)]
 async fn a_page_in_room_whose_return_is_in_doubt_is_there_once_it_is_synced() {
     for replaced in [false, true] {
-        let fixture = Fixture::new();
-        let store = fixture.open().await;
-        let space = store.spaces().create("t").await.unwrap();
+        let (fixture, store, space) = Fixture::with_space().await;
         assert_eq!(append(&store, space).await.unwrap(), 0);
         store.spaces().reserve(space, 500).await.unwrap();
         store.spaces().reserve(space, 0).await.unwrap();

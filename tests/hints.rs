@@ -1,6 +1,7 @@
-//! Hints for spaces, under every policy, under load, with power cuts and faults.
+//! Hints for spaces, under every policy, under load, with power cuts and faults. In `free_load.rs` they change
+//! all the time.
 
-use crate::changing::{Known, blank_ssd, check, known, load};
+use crate::changing::{blank_ssd, check, loaded};
 use crate::fixture::{
     Fixture, PAGE, PAGES, expect_all, fill, grown, hints_of, read, synced, write_all, zoned,
 };
@@ -9,10 +10,9 @@ use pagetier::{
     scrub::ScrubOptions,
 };
 use pagetier_devio::{IoOp, SharedDevice};
-use pagetier_rivals::{POOL_POLICIES, SSD_POLICIES};
+use pagetier_rivals::SSD_POLICIES;
 use pagetier_testing::{Fault, FaultEffect, FlushFailure, SimDevice, SimPower};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 fn off() -> SpaceHints {
@@ -50,10 +50,7 @@ async fn no_findings(store: &PageStore, what: &str) {
 
 #[tokio::test(start_paused = true)]
 async fn hints_are_read_back_shown_and_forgotten_with_their_space_or_the_store() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = grown(&store).await;
-    store.sync().await.unwrap();
+    let (fixture, store, space) = Fixture::synced(1).await;
     let hints = off().retention(Retention::KeepInMemory);
     store.spaces().set_hints(space, hints).unwrap();
     assert_eq!(hints_of(&store, space), hints);
@@ -168,21 +165,14 @@ async fn a_power_cut_while_copies_leave_loses_nothing_synced() {
         let policy = SSD_POLICIES[seed as usize % SSD_POLICIES.len()];
         let what = format!("seed {seed}, {policy}");
         let fixture = Fixture::new();
-        let store = Arc::new(fixture.builder().ssd_policy(zoned(policy)).open().await.unwrap());
-        let space = grown(&store).await;
-        store.sync().await.unwrap();
-        let (known, stop) = (known(), Arc::new(AtomicBool::new(false)));
-        let task = tokio::spawn(load(Arc::clone(&store), space, Arc::clone(&known), Arc::clone(&stop)));
-        tokio::time::sleep(Duration::from_millis(150)).await;
+        let (store, space, load) = loaded(&fixture, policy).await;
         store.spaces().set_hints(space, off()).unwrap();
         tokio::time::sleep(Duration::from_micros(seed * 7_919 % 160_000)).await;
-        let (later, at_cut) = (fixture.after_power_cut(seed), known.copy());
+        let (later, at_cut) = (fixture.after_power_cut(seed), load.known.copy());
         // Without a cut they leave, whatever is changed.
         left(&store, &what).await;
         assert_eq!(on_ssd(&store, space), 0, "{what}");
-        stop.store(true, Ordering::Relaxed);
-        task.await.unwrap();
-        check(&store, space, &known, &what).await;
+        check(&store, space, &*load.end().await, &what).await;
         drop(store);
         let opened = later.builder().ssd_policy(zoned(policy)).open().await.unwrap();
         check(&opened, space, &at_cut, &what).await;
@@ -190,78 +180,9 @@ async fn a_power_cut_while_copies_leave_loses_nothing_synced() {
     }
 }
 
-async fn change_everything(store: Arc<PageStore>, space: SpaceId, stop: Arc<AtomicBool>, seed: u64) {
-    let all = [
-        SpaceHints::new().retention(Retention::KeepInMemory),
-        off().retention(Retention::ScanOnly),
-        SpaceHints::new(),
-        off(),
-        SpaceHints::new().retention(Retention::ScanOnly),
-        off().retention(Retention::KeepInMemory),
-    ];
-    let (pools, ssds) = (POOL_POLICIES, SSD_POLICIES);
-    for step in seed as usize.. {
-        if stop.load(Ordering::Relaxed) {
-            return;
-        }
-        store.spaces().set_hints(space, all[step % all.len()]).unwrap();
-        store.validate().unwrap();
-        tokio::time::sleep(Duration::from_micros(9_000 + seed * 1_193)).await;
-        match step % 5 {
-            0 => drop(store.resize_pool([208, 53, 68, 44][step / 5 % 4] * PAGE).await.unwrap()),
-            2 => store.policies().set_pool(pools[step % pools.len()]).unwrap(),
-            4 => store.policies().set_ssd(ssds[step % ssds.len()]).await.unwrap(),
-            _ => {}
-        }
-        store.validate().unwrap();
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn hints_change_under_load_with_sizes_and_policies_and_a_power_cut_loses_nothing_synced() {
-    for seed in 0..32_u64 {
-        let (pool, ssd) = (POOL_POLICIES, SSD_POLICIES);
-        let (pool, ssd) = (pool[seed as usize % pool.len()], ssd[seed as usize % ssd.len()]);
-        let what = format!("seed {seed}, {pool}, {ssd}");
-        let fixture = Fixture::new();
-        let builder = |fixture: &Fixture| fixture.builder().pool_policy(pool).ssd_policy(zoned(ssd));
-        let store = Arc::new(builder(&fixture).open().await.unwrap());
-        let space = grown(&store).await;
-        let other = second(&store).await;
-        store.sync().await.unwrap();
-        let stop = Arc::new(AtomicBool::new(false));
-        let all: [Arc<Known>; 2] = [known(), known()];
-        let mut tasks: Vec<_> = [space, other]
-            .into_iter()
-            .zip(&all)
-            .map(|(space, known)| {
-                tokio::spawn(load(Arc::clone(&store), space, Arc::clone(known), Arc::clone(&stop)))
-            })
-            .collect();
-        tasks.push(tokio::spawn(change_everything(Arc::clone(&store), space, Arc::clone(&stop), seed)));
-        tokio::time::sleep(Duration::from_micros(150_000 + seed * 49_193)).await;
-        let (later, at_cut) = (fixture.after_power_cut(seed), all.each_ref().map(|known| known.copy()));
-        stop.store(true, Ordering::Relaxed);
-        for task in tasks {
-            task.await.unwrap();
-        }
-        for (space, known) in [space, other].into_iter().zip(&all) {
-            check(&store, space, known, &what).await;
-        }
-        drop(store);
-        let opened = builder(&later).open().await.unwrap();
-        for (space, known) in [space, other].into_iter().zip(&at_cut) {
-            check(&opened, space, known, &what).await;
-        }
-        no_findings(&opened, &what).await;
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn copies_that_cannot_be_written_home_stay_and_leave_once_they_can() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = synced(&store, 2).await;
+    let (fixture, store, space) = Fixture::synced(2).await;
     assert!(store.stats().ssd.dirty_pages > 0);
     fixture.hdd.inject(Fault::new(FaultEffect::NoSpace).on(IoOp::Write));
     store.spaces().set_hints(space, off()).unwrap();
@@ -280,9 +201,7 @@ async fn copies_that_cannot_be_written_home_stay_and_leave_once_they_can() {
 
 #[tokio::test(start_paused = true)]
 async fn a_space_stays_off_a_replaced_ssd_and_one_that_comes_back() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = grown(&store).await;
+    let (_fixture, store, space) = Fixture::grown().await;
     let other = second(&store).await;
     store.spaces().set_hints(space, off()).unwrap();
     store.ssd().replace(blank_ssd("new", 5) as SharedDevice, 200 * PAGE).await.unwrap();
@@ -341,12 +260,7 @@ async fn a_flush_that_fails_while_copies_leave_loses_nothing_synced() {
             Arc::new(device.with_latency(Duration::from_micros(micros)))
         };
         (fixture.hdd, fixture.ssd) = (device("hdd", 4_000), device("ssd", 400));
-        let store = Arc::new(fixture.builder().ssd_policy(zoned(policy)).open().await.unwrap());
-        let space = grown(&store).await;
-        store.sync().await.unwrap();
-        let (known, stop) = (known(), Arc::new(AtomicBool::new(false)));
-        let task = tokio::spawn(load(Arc::clone(&store), space, Arc::clone(&known), Arc::clone(&stop)));
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        let (store, space, load) = loaded(&fixture, policy).await;
         store.spaces().set_hints(space, off()).unwrap();
         tokio::time::sleep(Duration::from_micros(seed * 7_919 % 60_000)).await;
         let flushed = if seed % 2 == 0 { &fixture.hdd } else { &fixture.ssd };
@@ -358,9 +272,8 @@ async fn a_flush_that_fails_while_copies_leave_loses_nothing_synced() {
         };
         tokio::time::sleep(Duration::from_micros(30_000 + seed * 3_571 % 50_000)).await;
         failed += u32::from(failures(&store) > 0);
-        let (later, at_cut) = (fixture.after_power_cut(seed), known.copy());
-        stop.store(true, Ordering::Relaxed);
-        task.await.unwrap();
+        let (later, at_cut) = (fixture.after_power_cut(seed), load.known.copy());
+        load.end().await;
         drop(store);
         let opened = later.builder().ssd_policy(zoned(policy)).open().await.unwrap();
         check(&opened, space, &at_cut, &what).await;

@@ -7,10 +7,7 @@ use pagetier_testing::{Fault, FaultEffect};
 
 #[tokio::test(start_paused = true)]
 async fn what_was_hot_is_in_memory_again_without_a_demand_read() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = grown(&store).await;
-    store.sync().await.unwrap();
+    let (fixture, store, space) = Fixture::synced(1).await;
     let hot = |no: u32| no % 11 == 3;
     // Enough for the policy to learn what is hot, wherever the pages were at first.
     for _ in 0..10 {
@@ -18,7 +15,7 @@ async fn what_was_hot_is_in_memory_again_without_a_demand_read() {
             read(&store, space, no).await.unwrap();
         }
     }
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     let path = dir.path().join("hot");
     let exported = store.hot_set().export(&path).await.unwrap();
     assert_eq!(exported as usize, store.hot_set().pages(usize::MAX).len());
@@ -46,11 +43,8 @@ async fn what_was_hot_is_in_memory_again_without_a_demand_read() {
 
 #[tokio::test(start_paused = true)]
 async fn a_hot_set_is_imported_as_far_as_its_pages_can_be_read() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = grown(&store).await;
-    store.sync().await.unwrap();
-    let dir = tempfile::tempdir().unwrap();
+    let (fixture, store, space) = Fixture::synced(1).await;
+    let dir = pagetier_testing::scratch();
     let path = dir.path().join("hot");
     store.hot_set().export(&path).await.unwrap();
     store.close().await.unwrap();
@@ -70,7 +64,7 @@ async fn a_hot_set_that_cannot_be_saved_leaves_the_earlier_file_and_no_other() {
     let fixture = Fixture::with_latency(std::time::Duration::ZERO, std::time::Duration::ZERO);
     let store = fixture.open().await;
     grown(&store).await;
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     let taken = dir.path().join("taken");
     std::fs::create_dir(&taken).unwrap();
     let refused = store.hot_set().export(&taken).await;

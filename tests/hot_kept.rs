@@ -137,9 +137,7 @@ async fn a_list_that_was_not_used_up_is_there_for_the_next_opening() {
 
 #[tokio::test(start_paused = true)]
 async fn a_close_lists_the_hot_pages_for_the_last_time() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = grown(&store).await;
+    let (fixture, store, space) = Fixture::grown().await;
     store.hot_set().keep(Duration::from_secs(3600)).await.unwrap();
     tokio::time::sleep(OFTEN).await;
     store.close().await.unwrap();
@@ -277,10 +275,7 @@ async fn an_idle_store_writes_no_list_twice() {
 
 #[tokio::test(start_paused = true)]
 async fn no_log_has_to_be_kept_for_the_list() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = grown(&store).await;
-    store.sync().await.unwrap();
+    let (fixture, store, space) = Fixture::synced(1).await;
     // Its pages were changed without an LSN.
     assert_eq!(store.ssd().drain(pagetier::DrainOptions::new()).await.left, 0);
     store.hot_set().keep(Duration::from_millis(10)).await.unwrap();
@@ -401,10 +396,7 @@ async fn the_list_stays_until_another_ssd_has_come_for_the_one_that_failed() {
 
 #[tokio::test(start_paused = true)]
 async fn on_a_full_disk_there_is_no_list_until_there_is_room() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = grown(&store).await;
-    store.sync().await.unwrap();
+    let (fixture, store, space) = Fixture::synced(1).await;
     fixture.hdd.inject(Fault::new(FaultEffect::NoSpace).on(IoOp::Grow));
     // Uses up what the file has grown ahead.
     let full = store.spaces().create("full").await.unwrap();

@@ -236,9 +236,7 @@ async fn one_rotten_copy_of_a_superblock_does_no_harm() {
 /// Crashes an open, and a close, after every number of polls; then the next open as well.
 #[tokio::test(start_paused = true)]
 async fn no_crash_of_an_opening_or_a_close_looks_like_an_older_copy() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = grown(&store).await;
+    let (fixture, store, space) = Fixture::grown().await;
     write_all(&store, space, 2).await;
     store.close().await.unwrap();
     let (mut openings, mut closes) = (0, 0);
@@ -273,9 +271,7 @@ async fn no_crash_of_an_opening_or_a_close_looks_like_an_older_copy() {
 async fn failed_saves_in_an_opening_or_a_close_do_no_harm() {
     for replaced in [false, true] {
         for skip in 0..4 {
-            let fixture = Fixture::new();
-            let store = fixture.open().await;
-            let space = grown(&store).await;
+            let (fixture, store, space) = Fixture::grown().await;
             store.close().await.unwrap();
             fixture.manifest.fail_saves(skip, 1, replaced);
             match fixture.try_open().await {
@@ -361,9 +357,7 @@ async fn nothing_is_created_with_create_off() {
 
 #[tokio::test(start_paused = true)]
 async fn anothers_devices_are_left_alone_by_a_first_opening() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = grown(&store).await;
+    let (fixture, store, space) = Fixture::grown().await;
     store.close().await.unwrap();
     let mut other = Fixture::new();
     other.ssd = Arc::clone(&fixture.ssd);
@@ -399,9 +393,7 @@ fn striped_label() -> IoBuf {
 #[tokio::test(start_paused = true)]
 async fn a_member_of_a_striped_set_is_refused_by_name() {
     for ssd in [false, true] {
-        let fixture = Fixture::new();
-        let store = fixture.open().await;
-        let space = grown(&store).await;
+        let (fixture, store, space) = Fixture::grown().await;
         store.close().await.unwrap();
         let device: SharedDevice = if ssd { fixture.ssd.clone() } else { fixture.hdd.clone() };
         let start = device.read(0, IoBufs::from_iter([IoBuf::zeroed(8192)]), IoClass::Meta).await;

@@ -172,9 +172,7 @@ async fn a_flush_wakes_the_cleaner() {
 /// What the guide says of changes that have no LSN, and of pages that have no change.
 #[tokio::test(start_paused = true)]
 async fn a_change_counts_from_its_lsn_or_from_the_drop_of_its_guard() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = store.spaces().create("t").await.unwrap();
+    let (_fixture, store, space) = Fixture::with_space().await;
     let page = |no| PageId::new(space, no);
     let end = Lsn(100);
     let redo_from = async || store.redo_from(end, Loss::Crash).await.unwrap();

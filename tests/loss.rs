@@ -141,9 +141,7 @@ async fn pages_in_memory_leave_the_list_once_they_are_durable_at_home() {
 async fn lost_though_in_memory() -> u64 {
     let (mut on_their_way, mut lost, over) = (0, 0, Cell::new(false));
     for step in 0..30 {
-        let fixture = Fixture::new();
-        let store = fixture.open().await;
-        let space = store.spaces().create("t").await.unwrap();
+        let (fixture, store, space) = Fixture::with_space().await;
         for no in 0..20 {
             fixture::fill(&mut store.allocate(space).await.unwrap(), no, 1);
         }

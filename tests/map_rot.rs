@@ -1,7 +1,7 @@
 //! A flipped bit in each block of the map areas, after a close and after a crash: the store opens with the
 //! right contents, or the open fails and names the damage.
 
-use crate::fixture::{Fixture, PAGES, expect_all, grown, read, synced, write, write_all, zoned};
+use crate::fixture::{Fixture, PAGES, expect_all, grown, read, write, write_all, zoned};
 use pagetier::{OpenError, SpaceId};
 use pagetier_ssdcache::{BLOCK_BYTES, OpenError as SsdError};
 use std::time::Duration;
@@ -127,9 +127,7 @@ async fn a_checkpoint_interrupted_by_a_power_cut_is_not_damage() {
     use pagetier_testing::{Fault, FaultEffect};
     // Each write and flush of a checkpoint fails once; then the power is cut.
     for op in 0..12 {
-        let fixture = Fixture::new();
-        let store = fixture.open().await;
-        let space = synced(&store, 2).await;
+        let (fixture, store, space) = Fixture::synced(2).await;
         let layout = fixture.layout();
         let maps = layout.map_at(0)..layout.map_at(2);
         let fault = Fault::new(FaultEffect::Eio).on(IoOp::Write).within(maps.clone());

@@ -112,7 +112,7 @@ async fn exported(path: &std::path::Path, number: u64) -> LiveStats {
 
 #[tokio::test(start_paused = true)]
 async fn an_export_is_whole_at_every_moment_and_ends_when_dropped() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     let path = dir.path().join("stats.json");
     let fixture = Fixture::new();
     let (store, space) = busy(&fixture).await;
@@ -136,7 +136,7 @@ async fn an_export_is_whole_at_every_moment_and_ends_when_dropped() {
 
 #[tokio::test(start_paused = true)]
 async fn an_export_and_a_trace_that_cannot_be_written_disturb_no_request() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     let (folder, away) = (dir.path().join("exports"), dir.path().join("away"));
     std::fs::create_dir(&folder).unwrap();
     let path = folder.join("stats.json");

@@ -256,7 +256,7 @@ async fn it_is_inspected_and_read_without_a_write() {
 /// A restoration begins a store anew, and must not take one that is there for its own.
 #[tokio::test(start_paused = true)]
 async fn a_restoration_leaves_a_store_on_the_hdd_alone() {
-    let (folder, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (folder, to) = (pagetier_testing::scratch(), pagetier_testing::scratch());
     let fixture = Fixture::on_hdd(&SimPower::new());
     let store = fixture.open().await;
     let space = store.spaces().create("t").await.unwrap();

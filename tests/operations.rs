@@ -1,7 +1,7 @@
 //! Every operation on a running store, under load, while one thing goes wrong: a device fails, is full, slow
-//! or gone, the manifest cannot be saved, the call is dropped, another operation runs beside it, or the store
-//! is shut down. Each call returns in time, and nothing synced is lost: not in the store, not after a power
-//! cut in the middle.
+//! or gone, the manifest cannot be saved, the call is dropped, or the store is shut down. Each call returns in
+//! time, and nothing synced is lost: not in the store, not after a power cut in the middle. What two operations
+//! do to each other is in `pairs/`.
 
 use crate::changing::{Known, blank_ssd, check, known};
 use crate::fixture::{Fixture, PAGE, PAGES, SSD_PAGES, grown, version_of, write};
@@ -61,7 +61,6 @@ enum Trouble {
     },
     /// Each call is dropped at some moment.
     Dropped,
-    Beside(Operation),
     Shutdown,
 }
 
@@ -96,7 +95,7 @@ impl Trouble {
             }
             Self::SsdGone => fixture.ssd.set_present(false),
             Self::Saves { replaced } => fixture.manifest.fail_saves(0, 2, replaced),
-            Self::Nothing | Self::Dropped | Self::Beside(_) | Self::Shutdown => {}
+            Self::Nothing | Self::Dropped | Self::Shutdown => {}
         }
     }
 
@@ -325,14 +324,10 @@ async fn settles(store: &PageStore, what: &str) -> bool {
 
 async fn try_with(operation: Operation, trouble: Trouble, seed: u64) {
     let what = format!("{operation:?}, {trouble:?}");
-    let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
+    let (fixture, folder) = (Fixture::new(), pagetier_testing::scratch());
     let run = Run::begin(&fixture, folder.path().to_owned()).await;
     let loading = tokio::spawn(Arc::clone(&run).load());
     let operating = tokio::spawn(Arc::clone(&run).operate(operation, trouble == Trouble::Dropped));
-    let beside = match trouble {
-        Trouble::Beside(other) => Some(tokio::spawn(Arc::clone(&run).operate(other, false))),
-        _ => None,
-    };
     sleep(Duration::from_micros(20_000 + seed * 1_117 % 10_000)).await;
     trouble.begins(&fixture);
     sleep(Duration::from_micros(seed * 7_919 % 60_000)).await;
@@ -346,9 +341,6 @@ async fn try_with(operation: Operation, trouble: Trouble, seed: u64) {
     run.stop.store(true, Ordering::Relaxed);
     loading.await.unwrap();
     let (succeeded, errors) = operating.await.unwrap_or_else(|error| panic!("{what}: {error}"));
-    if let Some(beside) = beside {
-        beside.await.unwrap_or_else(|error| panic!("{what}: {error}"));
-    }
     match trouble {
         Trouble::Nothing => assert!(succeeded > 0 && errors.is_empty(), "{what}: {succeeded}, {errors:?}"),
         Trouble::Dropped => {}
@@ -370,24 +362,8 @@ async fn try_with(operation: Operation, trouble: Trouble, seed: u64) {
 }
 
 async fn with_every_trouble(operation: Operation) {
-    let others = [
-        ResizePool,
-        SetPoolPolicy,
-        SetSsdPolicy,
-        WriteBudget,
-        ReplaceSsd,
-        Modes,
-        Draining,
-        Scrub,
-        Backup,
-        HotSet,
-        Shrink,
-        Hints,
-        Observe,
-    ];
-    let beside = others.into_iter().filter(|other| *other as u8 > operation as u8).map(Trouble::Beside);
     let shutdowns = [Trouble::Shutdown; 2];
-    for (seed, trouble) in TROUBLES.into_iter().chain(shutdowns).chain(beside).enumerate() {
+    for (seed, trouble) in TROUBLES.into_iter().chain(shutdowns).enumerate() {
         try_with(operation, trouble, seed as u64 + 31 * operation as u64).await;
     }
 }

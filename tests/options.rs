@@ -60,7 +60,7 @@ async fn the_ssd_of_the_options_waits_for_its_readmission() {
 
 #[tokio::test]
 async fn errors_say_who_can_act_and_name_the_path_once() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = pagetier_testing::scratch();
     let path = directory.path().join("nothing here");
     let error = refusal(PageStore::builder().directory(&path).create(Create::Never)).await;
     assert!(matches!(error, OpenError::NotFound { .. }), "{error:?}");
@@ -186,7 +186,7 @@ fn options_left_out_have_their_defaults_and_unknown_ones_are_errors() {
 
 #[tokio::test]
 async fn a_store_opens_from_options_and_the_last_policy_named_counts() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = pagetier_testing::scratch();
     let mut options = Options::default();
     options.directory = Some(directory.path().join("store"));
     (options.pool_bytes, options.ssd_bytes, options.page_bytes) = (4 << 20, Some(4 << 20), Some(8192));

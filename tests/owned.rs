@@ -8,9 +8,8 @@ use std::sync::Arc;
 
 #[tokio::test(start_paused = true)]
 async fn guards_become_owned() {
-    let fixture = Fixture::new();
-    let store = Arc::new(fixture.open().await);
-    let space = grown(&store).await;
+    let (_fixture, store, space) = Fixture::grown().await;
+    let store = Arc::new(store);
     let at = |no| PageId::new(space, no);
     let mut page: OwnedPageMut = store.get_mut(at(1)).await.unwrap().into_owned(&store);
     fill(&mut page, 1, 2);
@@ -30,9 +29,8 @@ async fn guards_become_owned() {
 
 #[tokio::test(start_paused = true)]
 async fn scans_are_streams() {
-    let fixture = Fixture::new();
-    let store = Arc::new(fixture.open().await);
-    let space = grown(&store).await;
+    let (_fixture, store, space) = Fixture::grown().await;
+    let store = Arc::new(store);
     store.free(PageId::new(space, 3)).await.unwrap();
     let borrowed = store.scan(space, 0..10).into_stream();
     let seen: Vec<u32> = borrowed.map_ok(|page| version_of(&page, page.id().no)).try_collect().await.unwrap();
@@ -60,7 +58,7 @@ async fn a_guard_of_another_store_is_refused() {
 
 #[test]
 fn guards_of_a_blocking_store_keep_its_runtime() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = pagetier_testing::scratch();
     let builder = PageStore::builder().directory(folder.path().join("store")).ssd_bytes(4 << 20);
     let store = Arc::new(blocking::PageStore::open(builder).unwrap());
     let space = store.block_on(store.spaces().create("t")).unwrap();

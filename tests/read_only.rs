@@ -75,9 +75,7 @@ async fn a_store_that_crashed_is_read_without_a_write_to_its_files() {
 #[tokio::test(start_paused = true)]
 async fn it_reads_what_a_recovery_after_the_same_power_cut_reads() {
     for seed in 0..12 {
-        let fixture = Fixture::new();
-        let store = fixture.open().await;
-        let space = grown(&store).await;
+        let (fixture, store, space) = Fixture::grown().await;
         for version in 2..5 {
             write_all(&store, space, version).await;
             if version < 4 {

@@ -1,7 +1,7 @@
 //! Recovery is idempotent, and harmless when dropped at any point. The entries that it takes from the
 //! checkpoint are verified at their first read.
 
-use crate::fixture::{self, Fixture, PAGES, grown, read, synced, write_all};
+use crate::fixture::{self, Fixture, PAGES, read, write_all};
 use pagetier::{
     Error, PageId, RecoveryReport, SpaceId,
     errors::{PoolError, TierError},
@@ -13,9 +13,7 @@ use std::task::Poll;
 
 /// Devices after a crash with work in flight.
 async fn crashed(seed: u64) -> (Fixture, SpaceId) {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = synced(&store, 2).await;
+    let (fixture, store, space) = Fixture::synced(2).await;
     write_all(&store, space, 3).await;
     drop(store);
     (fixture.after_power_cut(seed), space)
@@ -127,9 +125,7 @@ async fn recovery_reads_only_the_zone_and_reports_progress() {
 
 #[tokio::test(start_paused = true)]
 async fn entries_of_the_checkpoint_are_verified_at_the_first_read() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = grown(&store).await;
+    let (fixture, store, space) = Fixture::grown().await;
     write_all(&store, space, 2).await;
     store.close().await.unwrap();
     let later = fixture.after_power_cut(1);

@@ -77,10 +77,7 @@ async fn after_a_crash_the_loss_names_the_newest_position_that_was_handed_out() 
 
 #[tokio::test(start_paused = true)]
 async fn only_an_engine_that_asks_pays_and_an_older_position_replaces_no_newer_one() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = grown(&store).await;
-    store.sync().await.unwrap();
+    let (fixture, store, space) = Fixture::synced(1).await;
     let saves = fixture.manifest.saves();
     for version in 2..4 {
         for no in 0..PAGES {
@@ -107,9 +104,7 @@ async fn only_an_engine_that_asks_pays_and_an_older_position_replaces_no_newer_o
 
 #[tokio::test(start_paused = true)]
 async fn a_position_that_cannot_be_recorded_is_not_handed_out() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = grown(&store).await;
+    let (fixture, store, space) = Fixture::grown().await;
     write(&store, space, 0, 2).await.unwrap();
     store.sync().await.unwrap();
     fixture.manifest.fail_saves(0, 1, false);

@@ -1,6 +1,7 @@
-//! The pool's size changes while the store is in use: under load, with power cuts and faults.
+//! The pool's size changes while the store is in use, with faults. `operations.rs` changes it under load,
+//! with power cuts.
 
-use crate::changing::{blank_ssd, check, known, load};
+use crate::changing::blank_ssd;
 use crate::fixture::{Fixture, PAGE, PAGES, expect_all, grown, write, write_all};
 use pagetier::errors::PoolSizeError::TooSmall;
 use pagetier::{
@@ -9,53 +10,8 @@ use pagetier::{
     scrub::ScrubOptions,
 };
 use pagetier_devio::{IoOp, SharedDevice};
-use pagetier_rivals::POOL_POLICIES;
 use pagetier_testing::{Fault, FaultEffect};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-
-/// Pool sizes in pages, each larger or smaller than the previous one; the fixture starts with 60.
-const SIZES: [u64; 6] = [200, 48, 320, 53, 68, 44];
-
-#[tokio::test(start_paused = true)]
-async fn the_pool_is_resized_under_load_and_a_power_cut_at_any_moment_loses_nothing_synced() {
-    for seed in 0..22_u64 {
-        let policy = POOL_POLICIES[seed as usize % POOL_POLICIES.len()];
-        let what = format!("seed {seed}, {policy}");
-        let fixture = Fixture::new();
-        let store = Arc::new(fixture.builder().pool_policy(policy).open().await.unwrap());
-        let space = grown(&store).await;
-        store.sync().await.unwrap();
-        let (known, stop) = (known(), Arc::new(AtomicBool::new(false)));
-        let task = tokio::spawn(load(Arc::clone(&store), space, Arc::clone(&known), Arc::clone(&stop)));
-        let resizing = tokio::spawn({
-            let store = Arc::clone(&store);
-            async move {
-                for pages in SIZES.iter().cycle() {
-                    let frames = store.resize_pool(pages * PAGE).await.unwrap();
-                    assert_eq!(store.stats().frames, frames);
-                    store.validate().unwrap();
-                    tokio::time::sleep(Duration::from_millis(30)).await;
-                }
-            }
-        });
-        tokio::time::sleep(Duration::from_micros(100_000 + seed * 79_193)).await;
-        assert!(!resizing.is_finished() && !task.is_finished(), "{what}");
-        let (later, at_cut) = (fixture.after_power_cut(seed), known.copy());
-        stop.store(true, Ordering::Relaxed);
-        resizing.abort();
-        let _ended = resizing.await;
-        task.await.unwrap();
-        store.validate().unwrap();
-        check(&store, space, &known, &what).await;
-        drop(store);
-        let opened = later.open().await;
-        check(&opened, space, &at_cut, &what).await;
-        let report = opened.scrub(ScrubOptions::default().pages_per_second(None)).finished().await;
-        assert!(report.findings.is_empty(), "{what}: {report:?}");
-    }
-}
 
 #[tokio::test(start_paused = true)]
 async fn a_pool_that_cannot_shrink_says_what_keeps_its_frames_and_goes_on() {
@@ -105,9 +61,7 @@ async fn a_pool_that_cannot_shrink_says_what_keeps_its_frames_and_goes_on() {
 
 #[tokio::test(start_paused = true)]
 async fn a_full_disk_does_not_keep_a_pool_small() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = grown(&store).await;
+    let (fixture, store, space) = Fixture::grown().await;
     write_all(&store, space, 2).await;
     fixture.hdd.inject(Fault::new(FaultEffect::NoSpace).on(IoOp::Write));
     assert!(store.resize_pool(600 * PAGE).await.is_ok());

@@ -1,7 +1,7 @@
 //! Restorations of chains of backups: interrupted anywhere, on devices that fail, from damaged chains, into
 //! places that are taken.
 
-use crate::fixture::{Fixture, expect_all, grown, write_all};
+use crate::fixture::{Fixture, expect_all, write_all};
 use pagetier::{
     Builder, OpenError, PageStore, SpaceId,
     backup::{BackupError, BackupOptions, RestoreReport},
@@ -27,7 +27,7 @@ pub(crate) struct Destination {
 impl Destination {
     pub(crate) fn new() -> Self {
         let device = |name| Arc::new(MemoryDevice::new(name, 0)) as SharedDevice;
-        Self { dir: tempfile::tempdir().unwrap(), devices: [device("hdd"), device("ring")] }
+        Self { dir: pagetier_testing::scratch(), devices: [device("hdd"), device("ring")] }
     }
 
     pub(crate) fn path(&self) -> PathBuf {
@@ -67,10 +67,8 @@ pub(crate) async fn restored(from: &Path, upto: Option<u32>) -> (Destination, Pa
 
 /// A chain of two backups, all of whose pages are in version 2.
 pub(crate) async fn chain_of_two() -> tempfile::TempDir {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = grown(&store).await;
-    let dir = tempfile::tempdir().unwrap();
+    let (_fixture, store, space) = Fixture::grown().await;
+    let dir = pagetier_testing::scratch();
     store.backup(dir.path(), plain()).await.unwrap();
     write_all(&store, space, 2).await;
     assert_eq!(store.backup(dir.path(), plain()).await.unwrap().full_because, None);
@@ -80,10 +78,8 @@ pub(crate) async fn chain_of_two() -> tempfile::TempDir {
 
 #[tokio::test(start_paused = true)]
 async fn a_damaged_or_incomplete_chain_is_refused_before_anything_is_made() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = grown(&store).await;
-    let dir = tempfile::tempdir().unwrap();
+    let (_fixture, store, space) = Fixture::grown().await;
+    let dir = pagetier_testing::scratch();
     for version in 2..5 {
         write_all(&store, space, version).await;
         store.backup(dir.path(), plain()).await.unwrap();
@@ -122,7 +118,7 @@ async fn a_damaged_or_incomplete_chain_is_refused_before_anything_is_made() {
     let refused = restore(None).await.unwrap_err();
     assert!(matches!(&refused, BackupError::NoChain { why, .. } if why.contains("number 3")), "{refused:?}");
     assert!(matches!(restore(Some(2)).await, Err(BackupError::NoChain { .. })));
-    let nothing = tempfile::tempdir().unwrap();
+    let nothing = pagetier_testing::scratch();
     let empty = to.restore(nothing.path(), None).await;
     assert!(matches!(empty, Err(BackupError::NoChain { .. })));
     let larger = to

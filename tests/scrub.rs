@@ -1,6 +1,6 @@
 //! The background scrub: what it finds and repairs, and how it ends.
 
-use crate::fixture::{self, Fixture, PAGE, PAGES, expect_all, grown, read, synced, write_all};
+use crate::fixture::{self, Fixture, PAGE, PAGES, expect_all, read, synced, write_all};
 use pagetier::{
     DrainOptions, Error, PageId, PageStore, SpaceId, SsdMode,
     errors::{PoolError, TierError},
@@ -96,9 +96,7 @@ async fn older_home(fixture: &Fixture, page: PageId) {
 
 #[tokio::test(start_paused = true)]
 async fn a_bad_only_copy_is_an_error_that_names_it_and_is_healed_from_memory() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = synced(&store, 2).await;
+    let (fixture, store, space) = Fixture::synced(2).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
     let hdd = fixture.hdd.snapshot();
     // The HDD holds an older version, or none.
@@ -153,9 +151,7 @@ async fn a_scrub_keeps_its_rate_and_can_be_aborted_or_dropped() {
 
 #[tokio::test(start_paused = true)]
 async fn a_scrub_under_load_reports_no_false_findings() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = grown(&store).await;
+    let (_fixture, store, space) = Fixture::grown().await;
     for version in 2..6 {
         let scrub = store.scrub(ScrubOptions::default().pages_per_second(Some(2000.0)));
         write_all(&store, space, version).await;

@@ -3,8 +3,9 @@
 //!
 //! Needs root and FUSE; without them the test reports so on standard error and does nothing.
 
-use crate::mounted::slow::{Known, LoopDevice, SlowDisk, word, write_until_refused};
-use pagetier::{PageId, PageStore, SpaceId, device::Backend};
+use crate::mounted::slow::{Known, LoopDevice, SlowDisk, write_until_refused};
+use crate::mounted::{check, grown, word};
+use pagetier::{PageId, PageStore, device::Backend};
 use std::path::Path;
 use std::time::Duration;
 
@@ -18,12 +19,6 @@ fn skip(why: &str) {
 async fn open(folder: &Path, disk: &SlowDisk, io: Backend) -> PageStore {
     let builder = PageStore::builder().directory(folder.join("store")).hdd(disk.file());
     builder.pool_bytes(3 << 20).ssd_bytes(5 << 20).ring_pages(16).io(io).open().await.unwrap()
-}
-
-async fn check(store: &PageStore, space: SpaceId, version: u32) {
-    for no in 0..PAGES {
-        assert_eq!(store.get(PageId::new(space, no)).await.unwrap()[..8], word(no, version), "page {no}");
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -47,7 +42,7 @@ async fn a_store_on_a_slow_disk_keeps_its_promises_and_waits_for_the_disk_alone(
             page[..8].copy_from_slice(&word(no, version));
         }
         store.sync().await.unwrap();
-        check(&store, space, version).await;
+        check(&store, space, PAGES, |_| version).await;
         let stats = store.stats();
         let disk_reads = stats.hdd_device.totals_without(&[]).read;
         assert!(disk_reads.ops > 50 && stats.ssd.pages > 50, "{stats:?}");
@@ -61,7 +56,7 @@ async fn a_store_on_a_slow_disk_keeps_its_promises_and_waits_for_the_disk_alone(
             store.close().await.unwrap();
         }
         let store = open(folder.path(), &disk, io).await;
-        check(&store, space, version).await;
+        check(&store, space, PAGES, |_| version).await;
         store.close().await.unwrap();
     }
 }
@@ -92,10 +87,7 @@ async fn goes_away(tier: &str, io: Backend) {
     };
     let mut known = vec![Known::default(); PAGES as usize];
     let store = open(&device).await.unwrap();
-    let space = store.spaces().create("t").await.unwrap();
-    for no in 0..PAGES {
-        store.allocate(space).await.unwrap()[..8].copy_from_slice(&word(no, 0));
-    }
+    let space = grown(&store, "t", PAGES, 0).await;
     store.sync().await.unwrap();
     write_until_refused(&store, space, &mut known, 1, true).await;
 

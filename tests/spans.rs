@@ -113,10 +113,7 @@ async fn slow_work_has_spans_and_hits_have_none() {
     let _turn = TURN.lock().await;
     let spans = Spans::default();
     let _seen = tracing::subscriber::set_default(spans.clone());
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = grown(&store).await;
-    store.sync().await.unwrap();
+    let (_fixture, store, space) = Fixture::synced(1).await;
 
     // The open recovers, which ends with a checkpoint.
     let recoveries = spans.named("recovery");

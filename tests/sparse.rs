@@ -54,9 +54,7 @@ async fn rest(store: &PageStore) -> usize {
 
 #[tokio::test(start_paused = true)]
 async fn a_number_beyond_the_gap_is_refused_and_takes_nothing() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = store.spaces().create("t").await.unwrap();
+    let (fixture, store, space) = Fixture::with_space().await;
     append(&store, space).await.unwrap();
     let (size, saves) = (fixture.hdd.size(), fixture.manifest.saves());
     for no in WRONG {
@@ -252,9 +250,7 @@ async fn a_growth_whose_caller_is_dropped_gives_its_room_back_when_the_space_shr
 
 /// Shrinks a space whose room ends beyond its last page, and lets it and another one grow again.
 async fn tail_given_back() -> Result<(), Error> {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = store.spaces().create("t").await.unwrap();
+    let (fixture, store, space) = Fixture::with_space().await;
     for _ in 0..3 * EXTENT {
         append(&store, space).await?;
     }
@@ -299,9 +295,7 @@ async fn extents_beyond_the_last_page_go_to_others() {
 async fn pages_in_a_tail_whose_return_failed_survive_a_crash() {
     for replaced in [false, true] {
         for seed in 0..4 {
-            let fixture = Fixture::new();
-            let store = fixture.open().await;
-            let space = store.spaces().create("t").await.unwrap();
+            let (fixture, store, space) = Fixture::with_space().await;
             append(&store, space).await.unwrap();
             let _ = polled(1, store.overwrite(PageId::new(space, 9 * EXTENT))).await;
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -348,9 +342,7 @@ async fn redo_after_a_crash_creates_pages_in_any_order() {
 /// A number below the space's end is in use until it is freed, even if its page was never written.
 #[tokio::test(start_paused = true)]
 async fn numbers_that_a_gap_skipped_can_be_freed_and_their_room_given_back() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = store.spaces().create("t").await.unwrap();
+    let (fixture, store, space) = Fixture::with_space().await;
     append(&store, space).await.unwrap();
     fill(&mut store.overwrite(PageId::new(space, 640)).await.unwrap(), 640, 1);
     store.sync().await.unwrap();

@@ -49,9 +49,7 @@ async fn modes_determine_what_the_ssd_gets() {
 
 #[tokio::test(start_paused = true)]
 async fn a_drained_ssd_holds_no_only_copy() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = synced(&store, 2).await;
+    let (fixture, store, space) = Fixture::synced(2).await;
     let dirty = store.stats().ssd.dirty_pages;
     assert!(dirty > 20, "{dirty}");
     store.ssd().set_mode(SsdMode::WriteThrough).await.unwrap();
@@ -71,9 +69,7 @@ async fn a_drained_ssd_holds_no_only_copy() {
 
 #[tokio::test(start_paused = true)]
 async fn a_drain_that_runs_out_of_time_reports_what_is_left_and_loses_nothing() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = synced(&store, 2).await;
+    let (fixture, store, space) = Fixture::synced(2).await;
     fixture.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(1))).on(IoOp::Write));
     let report = store.ssd().drain(DrainOptions::new().deadline(Duration::from_millis(900))).await;
     assert!(report.left > 0, "{report:?}");
@@ -143,9 +139,7 @@ async fn a_failed_slot_write_degrades_the_ssd_until_it_is_taken_back() {
 
 #[tokio::test(start_paused = true)]
 async fn a_vanished_ssd_with_only_copies_stops_writes_and_comes_back() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = synced(&store, 2).await;
+    let (fixture, store, space) = Fixture::synced(2).await;
     let clean: Vec<u32> =
         (0..PAGES).filter(|no| store.location(PageId::new(space, *no)) == Location::Hdd).collect();
     assert!(clean.len() > 40);
@@ -184,9 +178,7 @@ async fn a_vanished_ssd_with_only_copies_stops_writes_and_comes_back() {
 #[tokio::test(start_paused = true)]
 async fn a_failed_flush_is_believed_until_what_it_covered_is_home() {
     for seed in 0..6 {
-        let fixture = Fixture::new();
-        let store = fixture.open().await;
-        let space = synced(&store, 2).await;
+        let (fixture, store, space) = Fixture::synced(2).await;
         fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
         for no in 0..40 {
             write(&store, space, no, 3).await.unwrap();
@@ -262,9 +254,7 @@ async fn without_only_copies_the_store_continues_without_a_failed_ssd() {
 #[tokio::test(start_paused = true)]
 async fn switched_off_and_on_nothing_old_comes_back() {
     for seed in 0..4 {
-        let fixture = Fixture::new();
-        let store = fixture.open().await;
-        let space = synced(&store, 2).await;
+        let (fixture, store, space) = Fixture::synced(2).await;
         store.ssd().set_mode(SsdMode::Off).await.unwrap();
         assert_eq!(store.stats().ssd.mode, SsdMode::Off);
         let ops = fixture.ssd.ops();
@@ -296,9 +286,7 @@ async fn switched_off_and_on_nothing_old_comes_back() {
 
 #[tokio::test(start_paused = true)]
 async fn after_a_close_the_loss_of_the_ssd_is_known_exactly() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = grown(&store).await;
+    let (fixture, store, space) = Fixture::grown().await;
     store.ssd().set_mode(SsdMode::Off).await.unwrap();
     store.ssd().set_mode(SsdMode::WriteBack).await.unwrap();
     write_all(&store, space, 2).await;
@@ -333,9 +321,7 @@ async fn after_a_close_the_loss_of_the_ssd_is_known_exactly() {
 
 #[tokio::test(start_paused = true)]
 async fn after_a_crash_every_page_may_be_older_and_the_report_says_so() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = grown(&store).await;
+    let (fixture, store, space) = Fixture::grown().await;
     write_all(&store, space, 2).await;
     let _ = store.ssd().drain(DrainOptions::new()).await;
     write_all(&store, space, 3).await;
@@ -360,9 +346,7 @@ async fn after_a_crash_every_page_may_be_older_and_the_report_says_so() {
 
 #[tokio::test(start_paused = true)]
 async fn an_ssd_given_up_while_open_keeps_pages_in_memory_and_lists_the_rest() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = grown(&store).await;
+    let (fixture, store, space) = Fixture::grown().await;
     let _ = store.ssd().drain(DrainOptions::new()).await;
     store.ssd().set_mode(SsdMode::WriteThrough).await.unwrap();
     write_all(&store, space, 2).await;
@@ -390,9 +374,7 @@ async fn an_ssd_given_up_while_open_keeps_pages_in_memory_and_lists_the_rest() {
 #[tokio::test(start_paused = true)]
 async fn the_oldest_lsn_on_the_ssd_alone_is_never_too_new() {
     for seed in 0..5 {
-        let fixture = Fixture::new();
-        let store = fixture.open().await;
-        let space = grown(&store).await;
+        let (fixture, store, space) = Fixture::grown().await;
         store.ssd().set_mode(SsdMode::WriteThrough).await.unwrap();
         let _ = store.ssd().drain(DrainOptions::new()).await;
         for version in 2..3 {

@@ -235,7 +235,7 @@ async fn redo_starts_at_the_oldest_change_that_only_memory_has() {
 
 #[tokio::test]
 async fn only_one_recording_runs_at_a_time() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = pagetier_testing::scratch();
     let (first, second) = (folder.path().join("first.ptr"), folder.path().join("second.ptr"));
     let store = Devices::new().open(200, 400).await.unwrap();
     store.trace().start(&first).unwrap();

@@ -41,10 +41,7 @@ async fn serves_nothing(store: &PageStore, pages: &[PageId]) {
 
 #[tokio::test(start_paused = true)]
 async fn an_owner_that_is_fenced_serves_no_page_and_raises_the_alarm() {
-    let fixture = Fixture::new();
-    let store = fixture.open().await;
-    let space = grown(&store).await;
-    store.sync().await.unwrap();
+    let (fixture, store, space) = Fixture::synced(1).await;
     let pages = in_memory(&store, space).await;
     let mut events = store.ssd().events();
     fixture.hdd.inject(Fault::new(FaultEffect::Fenced).times(1));
@@ -235,7 +232,7 @@ async fn a_volume_that_tears_pages_is_taken_over_whole_with_an_ssd_or_without() 
 async fn a_volume_that_writes_pages_whole_has_no_ring() {
     let volume = SimDevice::new("hdd", 0, 1, &SimPower::new()).with_atomic_writes(PAGE as usize);
     let seat = Arc::new(SimSeat::new(&Arc::new(volume)));
-    let directory = tempfile::tempdir().unwrap();
+    let directory = pagetier_testing::scratch();
     let builder = || {
         let builder = PageStore::builder().directory(directory.path()).manifest(on_hdd()).ssd_bytes(0);
         let hdd = Arc::clone(&seat) as SharedDevice;
@@ -259,7 +256,7 @@ async fn a_volume_that_writes_pages_whole_has_no_ring() {
 
 #[tokio::test]
 async fn a_lease_that_is_too_short_is_refused() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = pagetier_testing::scratch();
     let manifest = on_hdd().lease(Duration::from_millis(99));
     let refused = PageStore::builder().directory(directory.path()).manifest(manifest).open().await;
     assert!(matches!(refused, Err(OpenError::BadOption { option: "manifest", .. })), "{refused:?}");

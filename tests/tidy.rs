@@ -13,6 +13,8 @@ mod glossary;
 mod interface;
 #[path = "tidy/lengths.rs"]
 mod lengths;
+#[path = "tidy/methods.rs"]
+mod methods;
 #[path = "../crates/sim/src/bin/mutations/patch.rs"]
 mod patch;
 #[path = "tidy/rooms.rs"]
@@ -20,6 +22,7 @@ mod rooms;
 #[path = "tidy/size.rs"]
 mod size;
 
+use methods::{implemented, name};
 use pagetier_policy::SsdPolicy;
 use pagetier_rivals::{POOL_POLICIES, SSD_POLICIES};
 use std::collections::BTreeMap;
@@ -580,16 +583,6 @@ fn the_readme_shows_the_quickstart() {
     assert_eq!(shown, code, "README.md and examples/quickstart.rs differ");
 }
 
-/// The type that an `impl` line is about.
-fn implemented(line: &str) -> Option<&str> {
-    let mut rest = line.strip_prefix("impl")?;
-    if rest.starts_with('<') {
-        rest = rest.split_once("> ")?.1;
-    }
-    rest = rest.split_once(" for ").map_or(rest, |(_, subject)| subject);
-    rest.trim().split(|c: char| !c.is_alphanumeric()).next()
-}
-
 /// The functions that `declared` finds in the lines of `text`, each after its type (if any) and `::`.
 fn functions<'t>(text: &'t str, declared: impl Fn(&'t str) -> Option<&'t str>) -> Vec<String> {
     let mut of = String::new();
@@ -607,10 +600,6 @@ fn functions<'t>(text: &'t str, declared: impl Fn(&'t str) -> Option<&'t str>) -
         }
     }
     found
-}
-
-fn name(rest: &str) -> Option<&str> {
-    rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().filter(|name| !name.is_empty())
 }
 
 /// The public functions of `src/` that return futures, each after its type.

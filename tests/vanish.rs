@@ -5,8 +5,8 @@
 //! Needs root, FUSE, loop devices, `mkfs.ext4` and `mkfs.xfs`; without them the test reports so on standard
 //! error and does nothing.
 
-use crate::mounted::slow::{Known, LoopDevice, Mounted, SlowDisk, word, write_until_refused};
-use crate::mounted::{KINDS, make, skip, smallest};
+use crate::mounted::slow::{Known, LoopDevice, Mounted, SlowDisk, write_until_refused};
+use crate::mounted::{KINDS, grown, make, skip, smallest, word};
 use futures_util::future::join_all;
 use pagetier::{
     Builder, Error, OpenError, PageId, PageStore, SpaceId,
@@ -104,10 +104,7 @@ async fn read_meanwhile(store: &PageStore, space: SpaceId, known: &[Known]) -> (
 async fn goes_away_and_comes_back(folder: &Path, kind: &str, whole: bool, below: Below) {
     let mut known = vec![Known::default(); PAGES as usize];
     let store = builder(folder, whole).open().await.unwrap();
-    let space = store.spaces().create("t").await.unwrap();
-    for no in 0..PAGES {
-        store.allocate(space).await.unwrap()[..8].copy_from_slice(&word(no, 0));
-    }
+    let space = grown(&store, "t", PAGES, 0).await;
     store.sync().await.unwrap();
     write_until_refused(&store, space, &mut known, 1, true).await;
     assert!(known.iter().any(|k| k.synced > 0), "something was synced");

@@ -320,10 +320,8 @@ async fn a_change_under_a_guard_that_a_panic_drops_counts() {
 /// A process that is stopped for a while (SIGSTOP, a debugger, a paused machine) did not wait in that time.
 #[tokio::test(start_paused = true)]
 async fn time_in_which_the_process_was_stopped_exhausts_no_request() {
-    let fixture = Fixture::new();
-    let store = Arc::new(fixture.open().await);
-    let space = grown(&store).await;
-    store.sync().await.unwrap();
+    let (_fixture, store, space) = Fixture::synced(1).await;
+    let store = Arc::new(store);
     let mut pinned = Vec::new();
     for no in 0..store.frames() as u32 {
         pinned.push(store.get(PageId::new(space, no)).await.unwrap());

@@ -145,7 +145,7 @@ async fn expect_corrupt(store: &PageStore, page: PageId, what: &str) {
     assert!(is_corrupt(&many, page), "{what}: {many}");
     assert_eq!(scanned(store, page.space).await.1, 1, "{what}");
     assert_eq!(found_by_scrub(store, true).await, [(page, false)], "{what}");
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     assert!(store.backup(dir.path(), BackupOptions::new()).await.is_err(), "{what}");
 }
 
@@ -185,7 +185,7 @@ async fn an_incremental_backup_finds_it_and_memory_heals_it() {
     let lost = PageId::new(space, LOST);
     store.overwrite(lost).await.unwrap()[0] = 7;
     store.sync().await.unwrap();
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     store.backup(dir.path(), BackupOptions::new()).await.unwrap();
     // The ring's image does not count after a close.
     store.close().await.unwrap();
@@ -370,7 +370,7 @@ async fn a_restored_store_knows_what_was_written_to_it() {
     let lost = PageId::new(space, LOST);
     drop(store.overwrite(lost).await.unwrap());
     store.sync().await.unwrap();
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     store.backup(dir.path(), BackupOptions::new()).await.unwrap();
     let to = Destination::new();
     to.restore(dir.path(), None).await.unwrap();

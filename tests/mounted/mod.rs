@@ -4,6 +4,12 @@
 
 pub(crate) mod slow;
 
+use futures_util::future::join_all;
+use pagetier::{
+    Error, PageId, PageStore, SpaceId,
+    device::DeviceErrorKind,
+    errors::{PoolError, TierError},
+};
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -14,6 +20,55 @@ pub(crate) const KINDS: [&str; 3] = ["ext4", "xfs", "btrfs"];
 
 pub(crate) fn skip(why: &str) {
     pagetier_testing::skipped("mounts", why);
+}
+
+/// The content of a page.
+pub(crate) fn word(no: u32, version: u32) -> [u8; 8] {
+    (u64::from(version) << 32 | u64::from(no)).to_le_bytes()
+}
+
+/// A space of so many pages, each of this version.
+pub(crate) async fn grown(store: &PageStore, name: &str, pages: u32, version: u32) -> SpaceId {
+    let space = store.spaces().create(name).await.unwrap();
+    for no in 0..pages {
+        store.allocate(space).await.unwrap()[..8].copy_from_slice(&word(no, version));
+    }
+    space
+}
+
+pub(crate) async fn check(store: &PageStore, space: SpaceId, pages: u32, version: impl Fn(u32) -> u32) {
+    for no in 0..pages {
+        assert_eq!(store.get(PageId::new(space, no)).await.unwrap()[..8], word(no, version(no)), "page {no}");
+    }
+}
+
+/// Whether the error says, directly or through a page that could not be written, that the device is full or
+/// that no frame became free.
+pub(crate) fn reports_a_full_disk(error: &Error) -> bool {
+    match error {
+        Error::Pool(PoolError::Exhausted { .. }) => true,
+        Error::Manifest { source } => source.kind() == std::io::ErrorKind::StorageFull,
+        Error::Device(device)
+        | Error::Pool(PoolError::Tier(
+            TierError::Device { source: device, .. } | TierError::Flush { source: device },
+        )) => {
+            matches!(device.kind, DeviceErrorKind::NoSpace)
+        }
+        _ => false,
+    }
+}
+
+/// Runs a test on an empty file system of each kind, below a folder, at once: each waits for its own device
+/// most of the time.
+pub(crate) async fn on_each(kinds: &[&str], test: impl AsyncFn(&str, &SmallDisk, &Path)) {
+    join_all(kinds.iter().map(async |kind| {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        match SmallDisk::mount(folder.path(), kind) {
+            Ok(disk) => test(kind, &disk, folder.path()).await,
+            Err(why) => skip(&why),
+        }
+    }))
+    .await;
 }
 
 /// A mounted file system; unmounted when dropped.
@@ -30,13 +85,7 @@ pub(crate) struct SmallDisk {
 impl SmallDisk {
     /// Creates and mounts a file system of `kind` below `folder`. An error says what this machine lacks.
     pub(crate) fn mount(folder: &Path, kind: &str) -> Result<Self, String> {
-        if !rustix::process::geteuid().is_root() {
-            return Err("mounting needs root".into());
-        }
-        let (image, mount) = (folder.join("disk.img"), folder.join("mnt"));
-        let file = File::create(&image).map_err(|e| e.to_string())?;
-        file.set_len(smallest(kind)).map_err(|e| e.to_string())?;
-        std::fs::create_dir(&mount).map_err(|e| e.to_string())?;
+        let (image, mount) = image(folder, kind)?;
         make(kind, &image)?;
         run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&mount))?;
         Ok(Self::at(mount, None))
@@ -49,13 +98,7 @@ impl SmallDisk {
         sector_bytes: u32,
         options: &str,
     ) -> Result<Self, String> {
-        if !rustix::process::geteuid().is_root() {
-            return Err("mounting needs root".into());
-        }
-        let (image, mount) = (folder.join("disk.img"), folder.join("mnt"));
-        let file = File::create(&image).map_err(|e| e.to_string())?;
-        file.set_len(smallest(kind)).map_err(|e| e.to_string())?;
-        std::fs::create_dir(&mount).map_err(|e| e.to_string())?;
+        let (image, mount) = image(folder, kind)?;
         let sectors = format!("--sector-size={sector_bytes}");
         let found = Command::new("losetup").args(["-f", "--show", &sectors]).arg(&image).output();
         let found = found.map_err(|e| format!("losetup: {e}"))?;
@@ -121,6 +164,18 @@ impl SmallDisk {
     fn ballast(&self) -> PathBuf {
         self.ballast_in.join("ballast")
     }
+}
+
+/// Creates the file that a file system of `kind` will be in, and the folder where it will be mounted.
+fn image(folder: &Path, kind: &str) -> Result<(PathBuf, PathBuf), String> {
+    if !rustix::process::geteuid().is_root() {
+        return Err("mounting needs root".into());
+    }
+    let (image, mount) = (folder.join("disk.img"), folder.join("mnt"));
+    let file = File::create(&image).map_err(|e| e.to_string())?;
+    file.set_len(smallest(kind)).map_err(|e| e.to_string())?;
+    std::fs::create_dir(&mount).map_err(|e| e.to_string())?;
+    Ok((image, mount))
 }
 
 impl Drop for SmallDisk {

@@ -1,7 +1,7 @@
 //! A disk in its own process, which serves one request at a time and can die: `tools/slow-disk`. Needs root
 //! and FUSE.
 
-use super::run;
+use super::{run, word};
 use pagetier::{PageId, PageStore, SpaceId};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -123,10 +123,6 @@ impl Drop for Mounted {
 }
 
 /// The first word of page `no`'s payload in `version`.
-pub(crate) fn word(no: u32, version: u32) -> [u8; 8] {
-    (u64::from(version) << 32 | u64::from(no)).to_le_bytes()
-}
-
 /// The expected versions of a page: that of the last `sync`, and the newest.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Known {

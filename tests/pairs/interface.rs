@@ -1,19 +1,12 @@
 //! Compares the table of operations with the public methods of an open store.
 
+use crate::methods::methods as in_file;
 use crate::operations;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// The types whose methods are operations on an open store, as their blocks begin.
-const TYPES: [(&str, &str); 7] = [
-    ("PageStore", "impl PageStore {"),
-    ("Spaces", "impl Spaces<'_> {"),
-    ("Ssd", "impl Ssd<'_> {"),
-    ("HotSet", "impl HotSet<'_> {"),
-    ("Policies", "impl Policies<'_> {"),
-    ("Estimates", "impl Estimates<'_> {"),
-    ("Trace", "impl Trace<'_> {"),
-];
+/// The types whose methods are operations on an open store.
+const TYPES: [&str; 7] = ["PageStore", "Spaces", "Ssd", "HotSet", "Policies", "Estimates", "Trace"];
 
 /// Methods that are no operation of the table, and why.
 const EXEMPT: &[(&str, &str)] = &[
@@ -40,28 +33,13 @@ fn methods() -> BTreeSet<String> {
                 // The blocking interface calls this one.
                 folders.extend(Some(entry).filter(|folder| !folder.ends_with("blocking")));
             } else if entry.extension().is_some_and(|extension| extension == "rs") {
-                methods.extend(in_file(&std::fs::read_to_string(entry).unwrap()));
+                let text = std::fs::read_to_string(entry).unwrap();
+                let found = in_file(&text).into_iter().filter(|m| TYPES.contains(&m.of) && !m.is_const);
+                methods.extend(found.map(|method| format!("{}::{}", method.of, method.name)));
             }
         }
     }
     methods
-}
-
-fn in_file(source: &str) -> Vec<String> {
-    let (mut of, mut found) = (None, Vec::new());
-    for line in source.lines() {
-        if let Some((name, _)) = TYPES.iter().find(|(_, begins)| line == *begins) {
-            of = Some(name);
-        } else if line == "}" {
-            of = None;
-        }
-        let method = line.strip_prefix("    pub ").map(|line| line.strip_prefix("async ").unwrap_or(line));
-        if let (Some(of), Some(method)) = (of, method.and_then(|line| line.strip_prefix("fn "))) {
-            let end = method.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(method.len());
-            found.push(format!("{of}::{}", &method[..end]));
-        }
-    }
-    found
 }
 
 #[test]

@@ -12,6 +12,8 @@ mod fixture;
 mod drive;
 mod interface;
 mod judge;
+#[path = "../tidy/methods.rs"]
+mod methods;
 mod operations;
 mod table;
 mod world;

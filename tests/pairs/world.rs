@@ -183,7 +183,7 @@ impl World {
         let store = disks.open().await.unwrap();
         let [main, full, doomed] = ["main", "full", "doomed"].map(|name| store.spaces().find(name).unwrap());
         // A memory disk where there is one: backups are synced.
-        let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let folder = pagetier_testing::scratch();
         if backed_up {
             store.backup(folder.path().join("backup"), BackupOptions::new()).await.unwrap();
         }

@@ -126,7 +126,10 @@ fn resolve(modules: &Modules, from: &Module, path: &str, depth: usize) -> Option
 }
 
 /// The modules that each module imports.
-pub(super) fn imports(modules: &Modules) -> BTreeMap<&Module, BTreeSet<Module>> {
+pub(super) type Imports<'m> = BTreeMap<&'m Module, BTreeSet<Module>>;
+
+/// Takes a second for the larger crates.
+pub(super) fn imports(modules: &Modules) -> Imports<'_> {
     let of = |(module, code): (&'_ Module, &String)| {
         let named = named(code).into_iter().chain(uses(code, false));
         let exported: BTreeSet<String> = uses(code, true).into_iter().collect();
@@ -137,7 +140,7 @@ pub(super) fn imports(modules: &Modules) -> BTreeMap<&Module, BTreeSet<Module>> 
 }
 
 /// All modules that `from` reaches by imports.
-fn reached<'m>(imports: &'m BTreeMap<&Module, BTreeSet<Module>>, from: &'m Module) -> BTreeSet<&'m Module> {
+fn reached<'m>(imports: &'m Imports<'_>, from: &'m Module) -> BTreeSet<&'m Module> {
     let (mut reached, mut next) = (BTreeSet::new(), vec![from]);
     while let Some(module) = next.pop() {
         for to in imports.get(module).into_iter().flatten() {
@@ -157,13 +160,13 @@ fn cycles(modules: &Modules) -> Vec<String> {
 }
 
 /// The folders and files directly in `folder`, each with those beside it that its modules import.
-pub(super) fn neighbours(modules: &Modules, folder: &[String]) -> BTreeMap<Module, BTreeSet<Module>> {
+pub(super) fn neighbours(imports: &Imports<'_>, folder: &[String]) -> BTreeMap<Module, BTreeSet<Module>> {
     let depth = folder.len() + 1;
     let within = |module: &Module| {
         (module.len() >= depth && module.starts_with(folder)).then(|| module[..depth].to_vec())
     };
     let mut found: BTreeMap<Module, BTreeSet<Module>> = BTreeMap::new();
-    for (from, to) in imports(modules) {
+    for (from, to) in imports {
         if let Some(from) = within(from) {
             let to = to.iter().filter_map(within).filter(|to| *to != from);
             found.entry(from.clone()).or_default().extend(to);
@@ -176,9 +179,9 @@ pub(super) fn neighbours(modules: &Modules, folder: &[String]) -> BTreeMap<Modul
 fn cycles_of_folders(modules: &Modules) -> Vec<String> {
     let folders: BTreeSet<&[String]> =
         modules.keys().filter_map(|module| module.split_last()).map(|(_, f)| f).collect();
-    let mut found = Vec::new();
+    let (imports, mut found) = (imports(modules), Vec::new());
     for folder in folders {
-        let parts = neighbours(modules, folder);
+        let parts = neighbours(&imports, folder);
         let imports = parts.iter().map(|(part, to)| (part, to.clone())).collect();
         let in_cycle = parts.keys().filter(|part| reached(&imports, part).contains(part));
         found.extend(in_cycle.map(|part| part.join("::")));

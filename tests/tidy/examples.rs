@@ -1,6 +1,7 @@
 //! Every entry point of the store has an example.
 
-use super::{files, implemented, name, none};
+use super::methods::{implemented, name};
+use super::{files, none};
 
 /// The types whose methods are entry points, each with the calls by which examples reach it.
 const ENTRY_TYPES: [(&str, &[&str]); 7] = [

@@ -1,6 +1,6 @@
 //! The public interface is one readable list: few names at the crate's root, and none in two places.
 
-use super::{files, implemented, name, read};
+use super::{files, methods, read};
 use std::collections::BTreeMap;
 
 /// The names at the root, modules included.
@@ -92,51 +92,28 @@ const METHODS_MAX: usize = 130;
 const STORE_TYPES: [&str; 9] =
     ["Builder", "PageStore", "Spaces", "Ssd", "Policies", "Trace", "Estimates", "HotSet", "Backups"];
 
-/// The options: each with its name, and whether the table declares a setter (a type in parentheses).
-fn options() -> Vec<(String, bool)> {
-    let source = read("src/config/options.rs");
-    let table = source.split_once("$then! {").and_then(|(_, rest)| rest.split_once("\n        }"));
-    let lines = table.map_or("", |(table, _)| table).lines().map(str::trim);
-    let declared = lines.filter(|line| !line.starts_with("//") && line.ends_with(';'));
-    declared
-        .filter_map(|line| Some((name(line)?.to_owned(), line[name(line)?.len()..].starts_with('('))))
-        .collect()
-}
-
 /// The public methods of the store's types, as `Type::name`. Counted is each that a program may call: what
 /// stands in an `impl` block of the type, and the setters that the table of options declares. Not counted is
 /// what `#[doc(hidden)]` hides, and what the results of calls have: guards, scans, reports, plain options.
 fn methods() -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for (file, text) in files("rs").iter().filter(|(file, _)| file.starts_with("src/")) {
-        let blocking = file.starts_with("src/blocking/");
-        let (mut of, mut hidden) = (None, false);
-        for line in text.lines() {
-            if line.starts_with("impl") {
-                of = implemented(line).filter(|of| STORE_TYPES.contains(of));
-            } else if line == "}" {
-                of = None;
-            }
-            let code = line.trim();
-            hidden |= code == "#[doc(hidden)]";
-            let function = code.strip_prefix("pub ").map(|code| code.trim_start_matches("async "));
-            if let Some(function) = function.and_then(|code| code.strip_prefix("fn ")) {
-                let shown = of.filter(|_| !hidden).zip(name(function));
-                let prefix = if blocking { "blocking::" } else { "" };
-                found.extend(shown.map(|(of, name)| format!("{prefix}{of}::{name}")));
-                hidden = false;
-            }
-        }
+        let prefix = if file.starts_with("src/blocking/") { "blocking::" } else { "" };
+        let mut declared = methods::methods(text);
+        declared.retain(|m| STORE_TYPES.contains(&m.of) && !m.hidden && !m.is_const);
+        found.extend(declared.iter().map(|method| format!("{prefix}{}::{}", method.of, method.name)));
     }
-    found.extend(options().iter().filter(|(_, sets)| *sets).map(|(name, _)| format!("Builder::{name}")));
+    let options = read("src/config/options.rs");
+    let setters = methods::options(&options).into_iter().filter(|(_, sets)| *sets);
+    found.extend(setters.map(|(name, _)| format!("Builder::{name}")));
     found.sort();
     found
 }
 
 #[test]
 fn options_and_methods_stay_few() {
-    let (options, methods) = (options(), methods());
-    let names: Vec<&str> = options.iter().map(|(name, _)| name.as_str()).collect();
+    let (source, methods) = (read("src/config/options.rs"), methods());
+    let names: Vec<&str> = methods::options(&source).into_iter().map(|(name, _)| name).collect();
     println!("{} options: {}", names.len(), names.join(", "));
     println!("{} methods: {}", methods.len(), methods.join(", "));
     for known in ["directory", "ring_pages", "ssd_policy"] {
@@ -145,7 +122,7 @@ fn options_and_methods_stay_few() {
     for known in ["Builder::ring_pages", "PageStore::get", "Ssd::replace", "blocking::PageStore::get"] {
         assert!(methods.iter().any(|method| method == known), "the parser misses {known}: {methods:?}");
     }
-    assert!(options.len() <= OPTIONS_MAX, "{} options, at most {OPTIONS_MAX}: {names:?}", options.len());
+    assert!(names.len() <= OPTIONS_MAX, "{} options, at most {OPTIONS_MAX}: {names:?}", names.len());
     assert!(methods.len() <= METHODS_MAX, "{} methods, at most {METHODS_MAX}: {methods:?}", methods.len());
 }
 

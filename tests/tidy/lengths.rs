@@ -1,6 +1,7 @@
 //! No function is too long to be read at once; a test may list many cases.
 
-use super::{comment, files, name, none};
+use super::methods::name;
+use super::{comment, files, none};
 
 /// The maximum number of a function's lines, without comments: they shorten the reading.
 const LINES_MAX: usize = 70;

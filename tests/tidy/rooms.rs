@@ -1,9 +1,10 @@
 //! The rooms of every crate: the modules directly in a folder of its sources. ARCHITECTURE.md draws those of
 //! the larger ones.
 
-use super::cycles::{Module, Modules, crates, neighbours};
+use super::cycles::{Imports, Module, crates, imports, neighbours};
 use super::{files, none, read};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
 /// More modules than that in a folder, and a newcomer does not find the right one by reading their names.
 const ROOMS_MAX: usize = 16;
@@ -31,14 +32,14 @@ const DRAWN: [(&str, &str); 5] = [
 type Rooms = BTreeMap<String, BTreeSet<String>>;
 
 /// The modules directly in `folder` of a crate.
-fn rooms(modules: &Modules, folder: &[String]) -> Rooms {
+fn rooms(imports: &Imports<'_>, folder: &[String]) -> Rooms {
     let name = |room: Module| room.last().cloned().unwrap_or_default();
-    let found = neighbours(modules, folder);
+    let found = neighbours(imports, folder);
     found.into_iter().map(|(room, to)| (name(room), to.into_iter().map(name).collect())).collect()
 }
 
 /// All folders with modules, each by its path from the root.
-fn folders() -> BTreeMap<String, Rooms> {
+static FOLDERS: LazyLock<BTreeMap<String, Rooms>> = LazyLock::new(|| {
     let mut found = BTreeMap::new();
     for (package, modules) in crates() {
         let sources = match package.as_str() {
@@ -46,14 +47,15 @@ fn folders() -> BTreeMap<String, Rooms> {
             program if program.contains("/src/bin/") => program.to_owned(),
             package => format!("{package}/src"),
         };
+        let imports = imports(&modules);
         let parents = modules.keys().flat_map(|module| (0..module.len()).map(|depth| &module[..depth]));
         for folder in parents.collect::<BTreeSet<_>>() {
             let path = [std::slice::from_ref(&sources), folder].concat().join("/");
-            found.insert(path, rooms(&modules, folder));
+            found.insert(path, rooms(&imports, folder));
         }
     }
     found
-}
+});
 
 fn arrows(rooms: &Rooms) -> usize {
     rooms.values().map(BTreeSet::len).sum()
@@ -76,10 +78,9 @@ fn table(heading: &str) -> Vec<Vec<String>> {
 
 #[test]
 fn every_folder_has_few_rooms_with_few_arrows() {
-    let folders = folders();
-    assert!(folders.len() > 30 && folders["src"].len() > 10, "sources found");
+    assert!(FOLDERS.len() > 30 && FOLDERS["src"].len() > 10, "sources found");
     let mut crowded = Vec::new();
-    for (folder, rooms) in &folders {
+    for (folder, rooms) in &*FOLDERS {
         let counted = format!("{folder}: {} rooms, {} arrows", rooms.len(), arrows(rooms));
         println!("{counted}");
         let exception = CROWDED.iter().find(|(known, ..)| known == folder);
@@ -94,9 +95,8 @@ fn every_folder_has_few_rooms_with_few_arrows() {
 /// ARCHITECTURE.md names every room of these folders once, each below those that it imports.
 #[test]
 fn the_rooms_are_drawn_as_they_are() {
-    let folders = folders();
     for (folder, heading) in DRAWN {
-        let (rooms, mut above) = (&folders[folder], BTreeSet::new());
+        let (rooms, mut above) = (&FOLDERS[folder], BTreeSet::new());
         for row in table(heading) {
             for room in names(&row[0]) {
                 let imports = rooms.get(&room).unwrap_or_else(|| panic!("{folder} has no room {room}"));
@@ -117,7 +117,7 @@ fn the_imports_of_the_stores_rooms_are_drawn_as_they_are() {
     let rows = table(DRAWN[0].1);
     let imports = |row: &Vec<String>| (names(&row[0]).concat(), names(&row[2]).into_iter().collect());
     let drawn: Rooms = rows.iter().map(imports).collect();
-    let rooms = &folders()["src"];
+    let rooms = &FOLDERS["src"];
     assert!(drawn == *rooms, "ARCHITECTURE.md draws\n{drawn:?}\ninstead of\n{rooms:?}");
 }
 

@@ -63,7 +63,7 @@ impl World {
         store.sync().await.unwrap();
         assert!(store.stats().ssd.dirty_pages > 20);
         Self {
-            dir: tempfile::tempdir().unwrap(),
+            dir: pagetier_testing::scratch(),
             hdd,
             ssd,
             store: Arc::new(store),

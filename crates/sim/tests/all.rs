@@ -5,7 +5,8 @@ mod adaptive;
 mod bound;
 mod campaign;
 mod drawn;
-mod interface;
+#[path = "../../../tests/tidy/methods.rs"]
+mod methods;
 mod own_policies;
 mod replay;
 mod sources;

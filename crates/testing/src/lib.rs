@@ -20,12 +20,15 @@ pub mod hostile;
 pub mod kills;
 mod manifest;
 pub mod placement;
+mod scratch;
 mod sim;
 mod skip;
 
 pub use emulated::{DeviceModel, EmulatedClock, EmulatedDevice, VirtualClock};
 #[doc(hidden)]
 pub use manifest::newest_area;
+#[doc(hidden)]
+pub use scratch::scratch;
 pub use sim::{
     Fault, FaultEffect, FileFault, FlushFailure, SimDevice, SimFiles, SimMoment, SimPower, SimSeat,
 };

@@ -30,7 +30,7 @@ async fn open(dir: &Path) -> LoggedStore {
 impl World {
     /// With backups 1 to `backups`, each of which has its number in page 0. Those of an odd number are full.
     async fn with(backups: u32) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = pagetier_testing::scratch();
         let db = open(dir.path()).await;
         db.spaces().create("t").await.unwrap();
         let world = Self { chain: dir.path().join("chain"), dir, db };

@@ -65,7 +65,7 @@ async fn crash(db: LoggedStore) {
 
 #[tokio::test]
 async fn a_crash_keeps_what_was_committed_and_a_close_leaves_nothing_to_redo() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     let db = open(dir.path()).await.unwrap();
     for value in 0..1_300 {
         put(&db, value).await;
@@ -82,7 +82,7 @@ async fn a_crash_keeps_what_was_committed_and_a_close_leaves_nothing_to_redo() {
 
 #[tokio::test]
 async fn a_shared_store_is_shut_down_once_and_can_be_opened_while_handles_remain() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     let db = Arc::new(open(dir.path()).await.unwrap());
     put(&db, 1).await;
     let (space, oldest) = (space(&db).await, db.wal().oldest().0);
@@ -104,7 +104,7 @@ async fn a_shared_store_is_shut_down_once_and_can_be_opened_while_handles_remain
 
 #[tokio::test]
 async fn owned_guards_and_borrowed_ones_are_logged_alike() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     let db = open(dir.path()).await.unwrap();
     put(&db, 1).await;
     let page = PageId::new(space(&db).await, 0);
@@ -138,7 +138,7 @@ async fn owned_guards_and_borrowed_ones_are_logged_alike() {
 async fn a_freed_page_is_free_after_a_crash_and_its_number_is_used_again() {
     // Only a page that was written is there to be freed again.
     for (written, freed) in [(false, 0), (true, 1)] {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = pagetier_testing::scratch();
         let db = open(dir.path()).await.unwrap();
         put(&db, 1).await;
         if written {
@@ -159,7 +159,7 @@ async fn a_freed_page_is_free_after_a_crash_and_its_number_is_used_again() {
 
 #[tokio::test]
 async fn a_removed_space_needs_no_redo() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     let db = open(dir.path()).await.unwrap();
     put(&db, 1).await;
     let removed = space(&db).await;
@@ -185,7 +185,7 @@ async fn a_removed_space_needs_no_redo() {
 
 #[tokio::test]
 async fn log_and_pages_that_do_not_belong_together_are_refused_and_nothing_changes() {
-    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (dir, other) = (pagetier_testing::scratch(), pagetier_testing::scratch());
     for dir in [&dir, &other] {
         let db = open(dir.path()).await.unwrap();
         for value in 0..1_300 {
@@ -216,7 +216,7 @@ async fn log_and_pages_that_do_not_belong_together_are_refused_and_nothing_chang
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn backups_under_load_are_the_store_at_one_moment() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     let db = Arc::new(open(&dir.path().join("db")).await.unwrap());
     put(&db, 0).await;
     let writer = tokio::spawn({
@@ -251,7 +251,7 @@ async fn backups_under_load_are_the_store_at_one_moment() {
 /// Whatever checkpoints would remove meanwhile.
 #[tokio::test]
 async fn a_backup_holds_the_log_from_its_beginning() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     let db = open(&dir.path().join("db")).await.unwrap();
     put(&db, 0).await;
     let (from, chain) = (db.wal().oldest(), dir.path().join("chain"));
@@ -290,7 +290,7 @@ async fn a_backup_holds_the_log_from_its_beginning() {
 /// The next open executes their operations: a close must not remove them with the log that no page needs.
 #[tokio::test]
 async fn a_close_keeps_the_commits_that_are_not_applied() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     let db = open(dir.path()).await.unwrap();
     let [applied, commit] = [b"applied", b"waiting"].map(|ops| db.wal().append_commit(ops).unwrap());
     db.wal().append_applied(applied);
@@ -312,7 +312,7 @@ async fn a_close_keeps_the_commits_that_are_not_applied() {
 
 #[tokio::test]
 async fn a_record_beyond_the_capacity_is_refused_with_the_size_that_fits() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     let db = open(dir.path()).await.unwrap();
     let space = space(&db).await;
     let max = db.wal().record_bytes_max();
@@ -341,7 +341,7 @@ async fn a_record_beyond_the_capacity_is_refused_with_the_size_that_fits() {
 
 #[tokio::test]
 async fn a_log_that_cannot_be_shortened_refuses_changes_with_the_cause() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     let wal = Wal::in_memory(options());
     let db = LoggedStore::on(builder(dir.path()), wal).await.unwrap();
     put(&db, 1).await;
@@ -373,7 +373,7 @@ fn put_blocking(db: &blocking::LoggedStore, space: SpaceId, value: u64) {
 /// Also on a thread that runs tasks of a runtime, where a wait must not panic.
 #[tokio::test]
 async fn the_blocking_form_opens_changes_frees_backs_up_restores_and_closes() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = pagetier_testing::scratch();
     let (dir, chain, copy) =
         (folder.path().join("db"), folder.path().join("chain"), folder.path().join("copy"));
     let open = |dir: &Path| blocking::LoggedStore::open(builder(dir), dir.join("log"), options()).unwrap();
@@ -413,7 +413,7 @@ async fn the_blocking_form_opens_changes_frees_backs_up_restores_and_closes() {
 /// The background checkpoint that is running holds the store, but no longer than the store's owner.
 #[tokio::test]
 async fn a_store_that_is_dropped_during_a_checkpoint_is_free_at_once() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     for turns in 0..60 {
         let db = open(dir.path()).await.unwrap();
         put(&db, turns).await;

@@ -137,7 +137,7 @@ async fn with_older_copy(dir: &Path, closes: bool) -> PathBuf {
 #[tokio::test]
 async fn an_older_copy_of_the_log_is_refused_after_a_close_and_after_a_crash() {
     for closes in [true, false] {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = pagetier_testing::scratch();
         let dir = &folder.path().join("db");
         let older = with_older_copy(dir, closes).await;
         fs::rename(dir.join("log"), dir.join("newer")).unwrap();
@@ -157,7 +157,7 @@ async fn an_older_copy_of_the_log_is_refused_after_a_close_and_after_a_crash() {
 #[tokio::test]
 async fn a_blank_log_is_refused_also_if_the_ssd_is_lost_and_given_up_only_when_told_so() {
     for without_ssd in [false, true] {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = pagetier_testing::scratch();
         let dir = &folder.path().join("db");
         let db = open(dir).await.unwrap();
         put_all(&db, 1).await;
@@ -196,7 +196,7 @@ async fn a_blank_log_is_refused_also_if_the_ssd_is_lost_and_given_up_only_when_t
 
 #[tokio::test]
 async fn a_young_store_names_its_log_before_anything_is_synced() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = pagetier_testing::scratch();
     let dir = folder.path();
     let db = open(dir).await.unwrap();
     put_all(&db, 1).await;
@@ -209,7 +209,7 @@ async fn a_young_store_names_its_log_before_anything_is_synced() {
 
 #[tokio::test]
 async fn a_log_without_its_newest_segment_is_refused_after_a_crash() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = pagetier_testing::scratch();
     let dir = folder.path();
     let open = || LoggedStore::open(builder(dir), dir.join("log"), WalOptions::new().capacity_bytes(4 << 20));
     let db = open().await.unwrap();
@@ -231,7 +231,7 @@ async fn a_log_without_its_newest_segment_is_refused_after_a_crash() {
 #[tokio::test]
 async fn rot_in_the_last_segment_is_no_torn_tail_and_makes_no_synced_page_older() {
     for closes in [true, false] {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = pagetier_testing::scratch();
         let (dir, rotten) = (&folder.path().join("db"), &folder.path().join("rotten"));
         let db = open(dir).await.unwrap();
         for value in 1..=4 {
@@ -271,7 +271,7 @@ async fn rot_in_the_last_segment_is_no_torn_tail_and_makes_no_synced_page_older(
 
 #[tokio::test]
 async fn restored_pages_refuse_a_later_log_with_a_gap_and_take_one_without() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = pagetier_testing::scratch();
     let (live, chain) = (&folder.path().join("live"), &folder.path().join("chain"));
     let db = open(live).await.unwrap();
     put_all(&db, 1).await;
@@ -301,7 +301,7 @@ async fn restored_pages_refuse_a_later_log_with_a_gap_and_take_one_without() {
 #[tokio::test]
 async fn the_logs_of_a_store_and_of_its_restored_copy_cannot_be_exchanged() {
     for works in [true, false] {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = pagetier_testing::scratch();
         let [one, two, chain] = ["one", "two", "chain"].map(|name| folder.path().join(name));
         let db = open(&one).await.unwrap();
         put_all(&db, 1).await;
@@ -330,7 +330,7 @@ async fn the_logs_of_a_store_and_of_its_restored_copy_cannot_be_exchanged() {
 
 #[tokio::test]
 async fn the_log_of_another_store_is_not_redone_over_pages_that_were_never_logged() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = pagetier_testing::scratch();
     let (plain, other) = (&folder.path().join("plain"), &folder.path().join("other"));
     let store = builder(plain).open().await.unwrap();
     let space = store.spaces().create("t").await.unwrap();
@@ -354,7 +354,7 @@ async fn the_log_of_another_store_is_not_redone_over_pages_that_were_never_logge
 
 #[tokio::test]
 async fn a_page_that_is_newer_than_the_log_ends_all_commits() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = pagetier_testing::scratch();
     let dir = folder.path();
     let db = open(dir).await.unwrap();
     put(&db, 0, 1).await;
@@ -377,7 +377,7 @@ fn device(path: &Path) -> SharedDevice {
 
 #[tokio::test]
 async fn a_device_that_was_cut_is_refused_wherever_the_log_ends() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = pagetier_testing::scratch();
     let path = &folder.path().join("log");
     let options = || WalOptions::new().capacity_bytes(1 << 20);
     fs::File::create(path).unwrap().set_len(64 << 20).unwrap();
@@ -402,7 +402,7 @@ async fn a_device_that_was_cut_is_refused_wherever_the_log_ends() {
 /// Records before that would follow what redo has yet to read, in a log that the store does not know.
 #[tokio::test]
 async fn a_log_takes_no_record_before_its_store_is_recovered() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     let wal = Wal::open(&dir.path().join("log"), options()).unwrap();
     let store = std::sync::Arc::new(builder(dir.path()).log_gate(wal.gate()).open().await.unwrap());
     let early = wal.append_commit(b"early").unwrap();
@@ -415,7 +415,7 @@ async fn a_log_takes_no_record_before_its_store_is_recovered() {
 /// A freed page has lost its contents: redo of its earlier changes would make a page of parts.
 #[tokio::test]
 async fn a_log_that_has_lost_the_record_of_a_free_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = pagetier_testing::scratch();
     let dir = folder.path();
     let db = open(dir).await.unwrap();
     put_all(&db, 1).await;
@@ -450,7 +450,7 @@ async fn a_log_that_has_lost_the_record_of_a_free_is_refused() {
 /// for a new store. The loss of an SSD that had no page tells nothing of the log.
 #[tokio::test]
 async fn a_store_that_lost_its_ssd_before_it_had_a_page_is_new() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     for _ in 0..2 {
         let wal = Wal::open(&dir.path().join("log"), options()).unwrap();
         let opened = builder(dir.path()).accept_ssd_loss(true).log_gate(wal.gate()).open().await;

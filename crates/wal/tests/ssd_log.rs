@@ -39,7 +39,7 @@ struct Case {
 
 impl Case {
     fn new(options: WalOptions, seed: u64) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = pagetier_testing::scratch();
         Self {
             dir,
             options,

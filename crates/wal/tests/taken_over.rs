@@ -172,7 +172,7 @@ async fn fill_segment(db: &LoggedStore, space: SpaceId) {
 /// archive can give back. Nothing was archived any more.
 #[tokio::test(start_paused = true)]
 async fn an_owner_that_is_confirmed_again_archives_what_it_has() {
-    let (volumes, archive) = (Volumes::new(), tempfile::tempdir().unwrap());
+    let (volumes, archive) = (Volumes::new(), pagetier_testing::scratch());
     // Another process has it.
     let away = File::create(archive.path().join("lock")).unwrap();
     away.lock().unwrap();
@@ -195,7 +195,7 @@ async fn an_owner_that_is_confirmed_again_archives_what_it_has() {
 /// Schedule: the owner's archive works, and has all segments, when another machine takes the store over.
 #[tokio::test(start_paused = true)]
 async fn a_former_owner_that_has_nothing_to_archive_leaves_the_archive_to_the_next() {
-    let (volumes, archive) = (Volumes::new(), tempfile::tempdir().unwrap());
+    let (volumes, archive) = (Volumes::new(), pagetier_testing::scratch());
     let former = volumes.take_with(archive.path()).await;
     let space = former.spaces().create("t").await.unwrap();
     fill_segment(&former, space).await;

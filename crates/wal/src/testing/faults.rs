@@ -153,7 +153,7 @@ async fn a_recovery_needs_no_free_space() {
         media.set_full(true);
         let wal = in_use(Box::new(media.clone()), SMALL).unwrap();
         model.check(&wal, "on a full disk");
-        let dir = tempfile::tempdir().unwrap();
+        let dir = pagetier_testing::scratch();
         let builder = PageStore::builder().directory(dir.path()).ssd_bytes(0).pool_bytes(4 << 20);
         redo(&builder.open().await.unwrap(), &wal).await.unwrap();
         // No record can be written, and none is lost.

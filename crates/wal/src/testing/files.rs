@@ -224,7 +224,7 @@ async fn a_copy_that_failed_can_be_repeated() {
 
 #[tokio::test]
 async fn a_copy_to_a_path_with_a_slash_at_its_end_is_beside_it_until_it_is_whole() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     let path = |name: &str| dir.path().join(name);
     let wal = Wal::open(&path("log"), LIMITS).unwrap();
     append_and_flush(&wal, b"one").await;
@@ -253,7 +253,7 @@ async fn a_copy_to_a_path_with_a_slash_at_its_end_is_beside_it_until_it_is_whole
 
 #[tokio::test]
 async fn a_copy_has_the_records_that_no_call_has_flushed() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     let wal = Wal::open(&dir.path().join("log"), LIMITS).unwrap();
     append_and_flush(&wal, b"one").await;
     wal.append_commit(b"two").unwrap();
@@ -265,7 +265,7 @@ async fn a_copy_has_the_records_that_no_call_has_flushed() {
 /// The log is shortened while the copy waits for its flush.
 #[tokio::test]
 async fn a_copy_has_the_log_as_it_was_when_it_began() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     let wal = super::in_use(Box::new(FileMedia::open(&dir.path().join("log")).unwrap()), SMALL).unwrap();
     append_and_flush(&wal, b"one").await;
     wal.append_commit(b"two").unwrap();
@@ -283,7 +283,7 @@ async fn a_copy_has_the_log_as_it_was_when_it_began() {
 
 #[test]
 fn a_directory_without_a_log_is_not_copied() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     let [empty, copy] = ["empty", "copy"].map(|name| dir.path().join(name));
     fs::create_dir(&empty).unwrap();
     let refused = copy_log(&empty, &copy).unwrap_err();
@@ -293,7 +293,7 @@ fn a_directory_without_a_log_is_not_copied() {
 
 #[tokio::test]
 async fn only_names_that_the_log_gives_are_segments() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     let wal = Wal::open(dir.path(), LIMITS).unwrap();
     append_and_flush(&wal, b"one").await;
     drop(wal);
@@ -313,7 +313,7 @@ async fn only_names_that_the_log_gives_are_segments() {
 /// The log's directory gets another name, and that of another log takes its place.
 #[tokio::test]
 async fn a_log_stays_in_the_directory_that_it_opened() {
-    let outer = tempfile::tempdir().unwrap();
+    let outer = pagetier_testing::scratch();
     let [here, moved, other] = ["log", "moved", "other"].map(|name| outer.path().join(name));
     let theirs = Wal::open(&other, LIMITS).unwrap();
     append_and_flush(&theirs, b"theirs").await;
@@ -397,7 +397,7 @@ fn a_reserve_never_has_the_name_of_the_segment_that_it_was() {
 /// A space is created, and a page of it committed, after the backup has listed the spaces.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_copy_for_a_backup_has_no_record_of_a_space_that_the_backup_lacks() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     let (chain, to) = (dir.path().join("chain"), dir.path().join("to"));
     let builder =
         |to: &Path| PageStore::builder().directory(to.join("pages")).ssd_bytes(0).pool_bytes(4 << 20);

@@ -31,7 +31,7 @@ async fn put(db: &LoggedStore, page: PageId, value: u8) -> Result<(), Error> {
 #[tokio::test(start_paused = true)]
 async fn a_removal_whose_caller_gives_up_goes_on_to_its_end() {
     for polls in 1..6 {
-        let (mut engine, log) = (Engine::new(Keep::ForCrash), tempfile::tempdir().unwrap());
+        let (mut engine, log) = (Engine::new(Keep::ForCrash), pagetier_testing::scratch());
         let open = async |engine: &Engine| {
             LoggedStore::on(engine.builder(), Wal::open(log.path(), SMALL).unwrap()).await.unwrap()
         };

@@ -61,7 +61,7 @@ async fn append_and_flush(wal: &Wal, body: &[u8]) -> Lsn {
 
 #[tokio::test]
 async fn a_log_cut_anywhere_keeps_its_whole_records_and_continues() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     let wal = Wal::open(dir.path(), LIMITS).unwrap();
     for n in 0..5_u8 {
         append_and_flush(&wal, &vec![n; usize::from(n) * 10]).await;
@@ -84,7 +84,7 @@ async fn a_log_cut_anywhere_keeps_its_whole_records_and_continues() {
 
 #[tokio::test]
 async fn only_unflushed_records_are_lost() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     let wal = Wal::open(dir.path(), LIMITS).unwrap();
     append_and_flush(&wal, b"kept").await;
     wal.append_commit(b"lost").unwrap();
@@ -110,7 +110,7 @@ fn every_flipped_bit_ends_the_sound_part_before_its_record() {
 
 #[tokio::test]
 async fn truncation_keeps_every_record_from_the_given_one_on() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     let file = Wal::open(dir.path(), LIMITS).unwrap();
     for wal in [file, Wal::in_memory(LIMITS)] {
         let mut lsns = Vec::new();
@@ -132,7 +132,7 @@ async fn truncation_keeps_every_record_from_the_given_one_on() {
 
 #[test]
 fn a_log_is_opened_once_at_a_time() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     let wal = Wal::open(dir.path(), LIMITS).unwrap();
     assert!(matches!(Wal::open(dir.path(), LIMITS), Err(WalError::InUse { .. })));
     drop(wal);
@@ -141,7 +141,7 @@ fn a_log_is_opened_once_at_a_time() {
 
 #[tokio::test]
 async fn damage_before_the_last_segment_is_an_error_not_an_end() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     let wal = Wal::open(dir.path(), LIMITS).unwrap();
     for n in 0..20_u8 {
         append_and_flush(&wal, &[n; 10_000]).await;
@@ -156,7 +156,7 @@ async fn damage_before_the_last_segment_is_an_error_not_an_end() {
 
 #[tokio::test]
 async fn commits_without_their_applied_come_back_in_order() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     let wal = Wal::open(&dir.path().join("wal"), LIMITS).unwrap();
     let [a, b, c] = [b"a", b"b", b"c"].map(|body| wal.append_commit(body).unwrap());
     let applied = wal.append_applied(b);
@@ -173,7 +173,7 @@ async fn commits_without_their_applied_come_back_in_order() {
 
 #[tokio::test]
 async fn many_committers_share_syncs_and_all_become_durable() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     let wal = Wal::open(dir.path(), LIMITS).unwrap();
     let mut tasks = tokio::task::JoinSet::new();
     for n in 0..32_u8 {
@@ -222,7 +222,7 @@ async fn held_log_stays_and_does_not_count() {
 
 #[tokio::test]
 async fn a_segment_of_another_log_is_an_error() {
-    let [one, other] = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let [one, other] = [pagetier_testing::scratch(), pagetier_testing::scratch()];
     for dir in [&one, &other] {
         let wal = Wal::open(dir.path(), LIMITS).unwrap();
         for n in 0..40_u8 {
@@ -238,7 +238,7 @@ async fn a_segment_of_another_log_is_an_error() {
 #[tokio::test]
 async fn an_opening_rewrites_the_last_segment_in_place_and_cuts_off_its_torn_tail() {
     use std::os::unix::fs::MetadataExt;
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     let wal = Wal::open(dir.path(), LIMITS).unwrap();
     append_and_flush(&wal, b"first").await;
     append_and_flush(&wal, b"second").await;

@@ -44,7 +44,7 @@ const CHANGES: u32 = 40;
 
 impl World {
     async fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = pagetier_testing::scratch();
         fs::create_dir(dir.path().join("archive")).unwrap();
         let mut world = Self { moments: Vec::new(), number: 0, first: Lsn(0), dir };
         let db = open(&world.at("store"), Some(&world.archive())).await.unwrap();
@@ -302,11 +302,10 @@ async fn times_before_the_backup_do_not_end_a_restoration() {
 /// The directory is missing when the store opens: the store works, and archives once the directory is there.
 #[tokio::test]
 async fn an_archive_that_is_missing_at_the_opening_is_taken_up_later() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = pagetier_testing::scratch();
     let archive = dir.path().join("archive");
     let db = open(dir.path(), Some(&archive)).await.unwrap();
-    let mut world =
-        World { dir: tempfile::tempdir().unwrap(), moments: Vec::new(), number: 0, first: Lsn(0) };
+    let mut world = World { dir: pagetier_testing::scratch(), moments: Vec::new(), number: 0, first: Lsn(0) };
     let page = PageId::new(db.spaces().create("t").await.unwrap(), 0);
     for n in 0..150 {
         world.put(&db, page, n).await;

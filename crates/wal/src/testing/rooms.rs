@@ -165,7 +165,7 @@ async fn pages_are_freed_on_a_full_disk_after_many_openings() {
 async fn openings_take_little_room_each() {
     for (keep, closes) in [Keep::ForCrash, Keep::ForSsdLoss].into_iter().flat_map(|k| [(k, true), (k, false)])
     {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = pagetier_testing::scratch();
         let log = dir.path().join("log");
         let options = WalOptions::new().capacity_bytes(1 << 20).keep(keep);
         for life in 0..24_u64 {

@@ -40,7 +40,7 @@ impl Shelf {
         let power = SimPower::new();
         let archive = SimFiles::new(3, &power);
         create_durably(&*archive.root(), Path::new("/archive")).unwrap();
-        let dir = tempfile::tempdir().unwrap();
+        let dir = pagetier_testing::scratch();
         Self { archive, power, dir, clock: Arc::new(AtomicU64::new(1000)), backup: None, then: Vec::new() }
     }
 

@@ -46,7 +46,7 @@ struct Run<'a> {
 impl Run<'_> {
     fn lives(&mut self) -> Result<(), String> {
         let mut rng = SmallRng::seed_from_u64(self.plan.seed);
-        let folder = self.plan.makes_files().then(Folder::new).transpose()?;
+        let folder = self.plan.makes_files().then(Folder::new);
         // An HDD with a manifest is its store: force does not make another one of it.
         let stranger = self.stranger(&mut rng)?.filter(|_| self.plan.on_hdd == 0);
         // The crashes before the next life, each in the past of the following one: a linear history.

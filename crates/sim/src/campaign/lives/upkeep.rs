@@ -66,7 +66,7 @@ fn lives(crash: Crash<'_>, rng: &mut SmallRng, totals: &mut Totals) -> Result<()
         pages: crash.plan.pages.max(rng.random_range(100..=180)),
         ..crash.plan.clone()
     });
-    let folder = Folder::new()?;
+    let folder = Folder::new();
     let mut from: Option<(Moment, Outcome)> = None;
     for _ in 0..rng.random_range(1..=3) {
         let (moment, outcome) = from.as_ref().map_or((crash.moment, crash.outcome), |(m, o)| (m, *o));

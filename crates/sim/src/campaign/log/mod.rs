@@ -78,7 +78,7 @@ impl Run<'_> {
         let foreign = self.beside(blank(&self.plan, 77), Model::default().going_on_at(1 << 24))?;
         *self.place = "the life of a store without a log".to_owned();
         let unlogged = unlogged::made(&self.plan, blank(&self.plan, 78))?;
-        let folder = (self.plan.has("backup") && rng.random_bool(0.25)).then(Folder::new).transpose()?;
+        let folder = (self.plan.has("backup") && rng.random_bool(0.25)).then(Folder::new);
         let mut line: Vec<Moment> = Vec::new();
         let mut crashed: Option<Outcome> = None;
         for life in 0..self.plan.lives {

@@ -38,12 +38,9 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// Creates a folder, in memory if the machine has a file system there: its contents need not outlive the
-    /// run.
-    pub(crate) fn new() -> Result<Self, String> {
-        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
-        let dir = dir.map_err(|error| format!("no folder for backups: {error}"))?;
-        Ok(Self { dir, restored: AtomicU32::new(0) })
+    /// The contents need not outlive the run.
+    pub(crate) fn new() -> Self {
+        Self { dir: pagetier_testing::scratch(), restored: AtomicU32::new(0) }
     }
 
     /// Where the backups go.
