@@ -69,7 +69,7 @@ impl Uring {
 
 #[cfg(test)]
 impl Uring {
-    pub(crate) fn refused(&self) -> &ring::refused::Refused {
+    pub(crate) fn refused(&self) -> &ring::Refused {
         &self.core.ring.refused
     }
 }

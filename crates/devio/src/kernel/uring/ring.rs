@@ -18,6 +18,9 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 
+#[cfg(test)]
+pub(crate) use refused::Refused;
+
 /// The registered index of the file.
 const FILE: types::Fixed = types::Fixed(0);
 
@@ -39,7 +42,7 @@ pub(crate) struct Ring {
     /// available.
     regions: RwLock<Option<Vec<(usize, usize, u16)>>>,
     #[cfg(test)]
-    pub(crate) refused: refused::Refused,
+    pub(crate) refused: Refused,
 }
 
 /// The list of segments that an entry points to: of several on the heap, where they stay when the operation
@@ -106,7 +109,7 @@ impl Ring {
             wake,
             regions: RwLock::new(sparse.ok().map(|()| Vec::new())),
             #[cfg(test)]
-            refused: refused::Refused::default(),
+            refused: Refused::default(),
         })
     }
 
@@ -322,7 +325,7 @@ impl std::fmt::Debug for Ring {
 
 /// The calls that the kernel is said to refuse.
 #[cfg(test)]
-pub(crate) mod refused {
+mod refused {
     use std::io;
     use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::SeqCst};
 
