@@ -35,7 +35,7 @@ impl Trouble {
 }
 
 /// Appends a page at version 1; returns its number.
-async fn append(store: &PageStore, space: SpaceId) -> Result<u32, Error> {
+pub(crate) async fn append(store: &PageStore, space: SpaceId) -> Result<u32, Error> {
     let mut page = store.allocate(space).await?;
     let no = page.id().no;
     fill(&mut page, no, 1);

@@ -13,7 +13,7 @@ use std::time::Duration;
 const EXTENT: u32 = 64;
 
 /// A fixture whose HDD has at most `extents` extents.
-fn small(extents: u64) -> Fixture {
+pub(crate) fn small(extents: u64) -> Fixture {
     let mut fixture = Fixture::new();
     let bytes = (1 << 20) + extents * u64::from(EXTENT) * PAGE;
     fixture.hdd = Arc::new(SimDevice::new("hdd", 0, 1, &SimPower::new()).with_size_max(bytes));

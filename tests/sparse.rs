@@ -2,6 +2,8 @@
 //! short gives its room back.
 
 use crate::fixture::{Fixture, PAGE, fill, polled, read};
+use crate::growth::append;
+use crate::reserve::small;
 use pagetier::{Builder, Error, PageId, PageStore, SpaceId, device::DeviceErrorKind, errors::Advice};
 use pagetier_devio::{Device, IoOp};
 use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower};
@@ -14,23 +16,8 @@ const EXTENT: u32 = 64;
 /// Numbers as a bug or a bad record makes them.
 const WRONG: [u32; 4] = [4_000_000_000, u32::MAX - 1, 1 << 31, 100_000];
 
-/// A fixture whose HDD has at most `extents` extents, for stores that may skip any number of pages.
-fn small(extents: u64) -> Fixture {
-    let mut fixture = Fixture::new();
-    let bytes = (1 << 20) + extents * u64::from(EXTENT) * PAGE;
-    fixture.hdd = Arc::new(SimDevice::new("hdd", 0, 1, &SimPower::new()).with_size_max(bytes));
-    fixture
-}
-
 fn any_gap(fixture: &Fixture) -> Builder {
     fixture.builder().page_gap_max(u32::MAX)
-}
-
-async fn append(store: &PageStore, space: SpaceId) -> Result<u32, Error> {
-    let mut page = store.allocate(space).await?;
-    let no = page.id().no;
-    fill(&mut page, no, 1);
-    Ok(no)
 }
 
 fn is_full(error: &Error) -> bool {

@@ -90,18 +90,6 @@ pub(crate) enum Change {
     Log(LogRecord),
 }
 
-impl Change {
-    /// Whether the change makes the manifest name more: extents or a space.
-    pub(crate) fn names_more(&self) -> bool {
-        matches!(self, Self::Add { .. } | Self::Grow { .. })
-    }
-
-    /// Whether the change makes the manifest name less, for good: a full disk must not prevent it.
-    pub(crate) fn names_less(&self) -> bool {
-        matches!(self, Self::Cut { .. } | Self::BeginDrop { .. } | Self::EndDrop { .. })
-    }
-}
-
 /// What the manifest says of the embedder's log: a [`LogMark`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LogRecord {

@@ -68,8 +68,8 @@ impl ManifestState {
         match change {
             // Growing must leave room for what shrinking needs: on a full disk, dropping a space must still
             // work (I36).
-            more if more.names_more() => Slack::Keep,
-            less if less.names_less() => Slack::Use,
+            Change::Add { .. } | Change::Grow { .. } => Slack::Keep,
+            Change::Cut { .. } | Change::BeginDrop { .. } | Change::EndDrop { .. } => Slack::Use,
             _ => Slack::Half,
         }
     }

@@ -11,6 +11,8 @@ use pagetier_page::{PageId, SpaceId};
 use pagetier_ssdcache::Homes;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 /// Pages to free: one, several of any spaces, or a range of one space. See [`PageStore::free`].
 #[derive(Clone, Debug, Default)]
@@ -54,6 +56,21 @@ impl From<&Vec<PageId>> for Pages {
 impl From<(SpaceId, Range<u32>)> for Pages {
     fn from((space, range): (SpaceId, Range<u32>)) -> Self {
         Self(BTreeMap::from([(space, vec![range])]))
+    }
+}
+
+/// The pool's future, and what wraps its guard.
+struct Latching<F, W>(F, W);
+
+impl<F: Future<Output = Result<T, PoolError>> + Unpin, W: Fn(T) -> G + Unpin, T, G> Future
+    for Latching<F, W>
+{
+    type Output = Result<G, Error>;
+
+    #[inline(always)]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self(latching, wrap) = &mut *self;
+        Pin::new(latching).poll(context).map_ok(wrap).map_err(Error::from)
     }
 }
 
@@ -123,8 +140,8 @@ impl PageStore {
     /// [`Error::NoSuchPage`]: the page does not exist. [`Error::Pool`]: it cannot be read, its only copy is
     /// corrupt, or no frame becomes available in time.
     #[inline]
-    pub async fn get(&self, page: PageId) -> Result<PageRef<'_>, Error> {
-        Ok(PageRef(self.pool.get(page).await?))
+    pub fn get(&self, page: PageId) -> impl Future<Output = Result<PageRef<'_>, Error>> + Send {
+        Latching(self.pool.get(page), PageRef)
     }
 
     /// Latches `page` exclusively; otherwise like [`PageStore::get`].
@@ -144,8 +161,8 @@ impl PageStore {
     /// # Errors
     /// As [`PageStore::get`].
     #[inline]
-    pub async fn get_mut(&self, page: PageId) -> Result<PageMut<'_>, Error> {
-        Ok(PageMut(self.pool.get_mut(page).await?))
+    pub fn get_mut(&self, page: PageId) -> impl Future<Output = Result<PageMut<'_>, Error>> + Send {
+        Latching(self.pool.get_mut(page), PageMut)
     }
 
     /// Latches several pages in shared mode; returns their guards in the order of `pages`. Faster than one

@@ -187,6 +187,6 @@ impl Shared {
 
     /// The size of a page, its header included.
     pub(crate) fn page_size(&self) -> PageSize {
-        self.pool.params().page_size
+        self.pool.page_size()
     }
 }

@@ -304,9 +304,12 @@ impl Volume {
 
     /// The offset of a page, whether or not it exists; for recovery.
     pub(crate) fn place(&self, page: PageId) -> Option<u64> {
-        let s = self.live(page.space)?;
-        let extent = s.placement.extent(u64::from(page.no / EXTENT_PAGES))?;
-        let within = u64::from(page.no % EXTENT_PAGES) * self.page_size.bytes() as u64;
+        self.place_in(&*self.live(page.space)?, page.no)
+    }
+
+    fn place_in(&self, space: &SpaceEntry, no: u32) -> Option<u64> {
+        let extent = space.placement.extent(u64::from(no / EXTENT_PAGES))?;
+        let within = u64::from(no % EXTENT_PAGES) * self.page_size.bytes() as u64;
         Some(self.extents_at + extent * self.extent_bytes() + within)
     }
 }
@@ -314,10 +317,7 @@ impl Volume {
 impl Homes for Volume {
     fn offset(&self, page: PageId) -> Option<u64> {
         // A page that is free has a place, but must not be read there: the home holds its earlier life.
-        if !self.live(page.space)?.has(page.no) {
-            return None;
-        }
-        self.place(page)
+        self.live(page.space).filter(|s| s.has(page.no)).and_then(|s| self.place_in(&s, page.no))
     }
 
     fn source(&self, page: PageId) -> Option<u64> {

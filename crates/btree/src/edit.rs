@@ -138,9 +138,8 @@ pub(crate) fn set_next(m: &mut MiniTx<'_>, page: usize, next: u32) {
 }
 
 pub(crate) fn set_meta(m: &mut MiniTx<'_>, page: usize, meta: Meta) {
-    let [end, free] = [meta.end, meta.free].map(u32::to_le_bytes);
     set_next(m, page, meta.head);
-    m.write(page, 32, &[end, free].concat());
+    m.write(page, 32, &(u64::from(meta.end) | u64::from(meta.free) << 32).to_le_bytes());
 }
 
 /// Formats the two pages that every tree has.
@@ -154,8 +153,8 @@ pub(crate) fn build_first(m: &mut MiniTx<'_>, meta: usize, root: usize, tag: u64
 }
 
 fn set_counts(m: &mut MiniTx<'_>, page: usize, count: usize, heap: usize, dead: usize) {
-    let words = [count, heap, dead].map(|word| (word as u16).to_le_bytes());
-    m.write(page, 2, &words.concat());
+    let words = [dead, heap, count].iter().fold(0, |words, word| words << 16 | *word as u64);
+    m.write(page, 2, &words.to_le_bytes()[..6]);
 }
 
 fn set_run(m: &mut MiniTx<'_>, page: usize, run: usize) {

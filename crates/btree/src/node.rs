@@ -147,8 +147,15 @@ impl<'p> Node<'p> {
     }
 
     pub(crate) fn key(self, slot: usize) -> &'p [u8] {
-        let tail = self.tail(slot);
-        tail.get(CELL_BYTES..CELL_BYTES + u16_at(tail, 0)).unwrap_or_default()
+        self.key_at(self.cell_at(slot))
+    }
+
+    /// The key of the cell at this offset.
+    #[inline]
+    fn key_at(self, at: usize) -> &'p [u8] {
+        let tail = self.0.get(at..).unwrap_or_default();
+        let Some(([low, high, ..], rest)) = tail.split_first_chunk::<CELL_BYTES>() else { return &[] };
+        rest.get(..usize::from(u16::from_le_bytes([*low, *high]))).unwrap_or_default()
     }
 
     /// The child in `slot` of an inner node.
@@ -202,10 +209,12 @@ impl<'p> Node<'p> {
 
     /// The slot of `key`, or its insertion point.
     pub(crate) fn search(self, key: &[u8]) -> Result<usize, usize> {
-        let (mut low, mut high) = (0, self.count());
+        let slots = self.0.get(HEADER_BYTES..).unwrap_or_default().as_chunks::<SLOT_BYTES>().0;
+        let slots = &slots[..self.count().min(slots.len())];
+        let (mut low, mut high) = (0, slots.len());
         while low < high {
             let middle = (low + high) / 2;
-            match self.key(middle).cmp(key) {
+            match self.key_at(usize::from(u16::from_le_bytes(slots[middle]))).cmp(key) {
                 Ordering::Less => low = middle + 1,
                 Ordering::Greater => high = middle,
                 Ordering::Equal => return Ok(middle),
@@ -216,10 +225,7 @@ impl<'p> Node<'p> {
 
     /// The slot of the child that covers `key`.
     pub(crate) fn slot_for(self, key: &[u8]) -> usize {
-        match self.search(key) {
-            Ok(slot) => slot,
-            Err(slot) => slot.saturating_sub(1),
-        }
+        self.search(key).unwrap_or_else(|slot| slot.saturating_sub(1))
     }
 
     /// The child of an inner node that covers `key`, and its level.
@@ -287,10 +293,8 @@ pub(crate) fn inline_cell(key: &[u8], value: &[u8]) -> Vec<u8> {
 
 /// A leaf cell whose value is in a chain.
 pub(crate) fn chain_cell(key: &[u8], chain: Chain) -> Vec<u8> {
-    let mut rest = [0; CHAIN_BYTES];
-    rest[..4].copy_from_slice(&chain.first.to_le_bytes());
-    rest[4..].copy_from_slice(&chain.last.to_le_bytes());
-    cell(key, chain.bytes as u32 | CHAINED, &rest)
+    let pages = u64::from(chain.first) | u64::from(chain.last) << 32;
+    cell(key, chain.bytes as u32 | CHAINED, &pages.to_le_bytes())
 }
 
 /// Whether a value is stored in its leaf.
@@ -309,12 +313,7 @@ pub(crate) fn child_cell(key: &[u8], child: u32) -> Vec<u8> {
 }
 
 fn cell(key: &[u8], word: u32, rest: &[u8]) -> Vec<u8> {
-    let mut cell = Vec::with_capacity(CELL_BYTES + key.len() + rest.len());
-    cell.extend_from_slice(&(key.len() as u16).to_le_bytes());
-    cell.extend_from_slice(&word.to_le_bytes());
-    cell.extend_from_slice(key);
-    cell.extend_from_slice(rest);
-    cell
+    [&(key.len() as u16).to_le_bytes(), &word.to_le_bytes()[..], key, rest].concat()
 }
 
 /// The shortest key above `left` that is at most `right`. `right` must be above `left`.

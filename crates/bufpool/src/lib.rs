@@ -23,6 +23,7 @@ pub use feed::record::Recorder;
 pub use feed::sample_channel::TraceSummary;
 pub use feed::sampler::{SampleSink, Sampler};
 pub use operate::residents::{Passed, PoolResidency};
+pub use pool::Latching;
 pub use read::ahead::{Cursor, Scan};
 pub use state::exhausted::Exhausted;
 pub use state::guard::{Guard, Held, OwnedPageMut, OwnedPageRef, PageMut, PageRef};

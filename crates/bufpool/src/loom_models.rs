@@ -631,8 +631,8 @@ fn hits_are_counted_all_and_applied_at_most_once() {
         let applied: Arc<[AtomicU32; 4]> = Arc::default();
         let work = |hits: &HitBuffers, applied: &[AtomicU32; 4], first: u32| {
             for frame in first..first + BATCH as u32 {
-                if hits.note(FrameId(frame), frame % 2 == 1) {
-                    hits.drain(|frame, write| {
+                if hits.note(SHARED, FrameId(frame), frame % 2 == 1) {
+                    hits.drain(SHARED, |frame, write| {
                         assert_eq!(write, frame.0 % 2 == 1, "a hit keeps its kind");
                         applied[frame.at()].fetch_add(1, Ordering::Relaxed);
                     });
@@ -658,9 +658,9 @@ fn a_buffer_passes_from_thread_to_thread_without_losing_a_hit() {
             let number = numbers.claim();
             let own = number.unwrap_or(SHARED);
             for _ in 0..BATCH {
-                hits.note_in(own, FrameId(1), false);
+                hits.note(own, FrameId(1), false);
             }
-            hits.drain_of(own, |_, _| {
+            hits.drain(own, |_, _| {
                 applied.fetch_add(1, Ordering::Relaxed);
             });
             number.into_iter().for_each(|number| numbers.release(number));

@@ -10,22 +10,45 @@ use crate::state::params::{PoolError, PoolMemory, PoolParams, PoolStats};
 use crate::tier::{LogGate, Tier, TierError};
 use crate::word::Mode;
 use pagetier_devio::listen;
-use pagetier_devio::task;
-use pagetier_page::{Lsn, PageId, SpaceId};
-use pagetier_policy::FramePolicy;
+use pagetier_devio::task::{self, Boxed};
+use pagetier_page::{Lsn, PageId, PageSize, SpaceId};
+use pagetier_policy::{FrameId, FramePolicy};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
 
-/// Latches the frame of a page, and loads the page if necessary. A macro, because the compiler does
-/// not inline an asynchronous function into its caller.
-macro_rules! latch {
-    ($inner:expr, $page:expr, $mode:expr) => {{
-        $inner.note($page, matches!($mode, Mode::Exclusive), false);
-        match $inner.hit($page, $mode) {
-            Some(frame) => frame,
-            None => $inner.get_cold($page, $mode).await?,
+/// Latches a page: the future of [`Pool::get`] and [`Pool::get_mut`]. Inlined, while the compiler calls the
+/// poll of an asynchronous function; small, because what waits is boxed.
+#[must_use = "futures do nothing unless they are awaited"]
+pub struct Latching<'a, T: Tier, const EXCLUSIVE: bool> {
+    inner: &'a Arc<PoolInner<T>>,
+    page: PageId,
+    slow: Option<Boxed<'a, Result<FrameId, PoolError>>>,
+}
+
+impl<'a, T: Tier, const EXCLUSIVE: bool> Future for Latching<'a, T, EXCLUSIVE> {
+    type Output = Result<Guard<&'a PoolInner<T>, EXCLUSIVE>, PoolError>;
+
+    #[inline(always)]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let (inner, mode) = (self.inner, if EXCLUSIVE { Mode::Exclusive } else { Mode::Shared });
+        if self.slow.is_none() {
+            inner.note(self.page, EXCLUSIVE, false);
+            if let Some(frame) = inner.hit(self.page, mode) {
+                return Poll::Ready(Ok(Guard::new(&**inner, frame)));
+            }
         }
-    }};
+        self.poll_slow(mode, context).map_ok(|frame| Guard::new(&**inner, frame))
+    }
+}
+
+impl<T: Tier, const EXCLUSIVE: bool> Latching<'_, T, EXCLUSIVE> {
+    #[cold]
+    fn poll_slow(&mut self, mode: Mode, context: &mut Context<'_>) -> Poll<Result<FrameId, PoolError>> {
+        let slow = self.slow.get_or_insert_with(|| Box::pin(self.inner.get_cold(self.page, mode)));
+        slow.as_mut().poll(context)
+    }
 }
 
 impl<T: Tier> Pool<T> {
@@ -56,20 +79,16 @@ impl<T: Tier> Pool<T> {
     ///
     /// # Errors
     /// The page does not exist or cannot be read, or no frame becomes available.
-    #[inline]
-    pub async fn get(&self, page: PageId) -> Result<PageRef<'_, T>, PoolError> {
-        let frame = latch!(self.inner, page, Mode::Shared);
-        Ok(PageRef::new(&*self.inner, frame))
+    pub fn get(&self, page: PageId) -> Latching<'_, T, false> {
+        Latching { inner: &self.inner, page, slow: None }
     }
 
     /// Latches `page` exclusively. Cancel-safe.
     ///
     /// # Errors
     /// As [`Pool::get`].
-    #[inline]
-    pub async fn get_mut(&self, page: PageId) -> Result<PageMut<'_, T>, PoolError> {
-        let frame = latch!(self.inner, page, Mode::Exclusive);
-        Ok(PageMut::new(&*self.inner, frame))
+    pub fn get_mut(&self, page: PageId) -> Latching<'_, T, true> {
+        Latching { inner: &self.inner, page, slow: None }
     }
 
     /// The page if it is in memory and its latch is free.
@@ -286,6 +305,12 @@ impl<T: Tier> Pool<T> {
             staging: (params.staging * page) as u64,
             policy: 0,
         }
+    }
+
+    /// The size of a page.
+    #[must_use]
+    pub fn page_size(&self) -> PageSize {
+        self.inner.opened.page_size
     }
 
     /// The pool's parameters, for its present size.

@@ -253,6 +253,9 @@ impl Word {
 fn released(before: u64, given_up: u64) -> Released {
     debug_assert!(before >= PIN, "more pins dropped than taken");
     let after = before - given_up;
+    if before & (WAITERS | ORPHAN) == 0 {
+        return Released { wake: false, free: false };
+    }
     Released {
         wake: after & WAITERS != 0 && after & SHARED_MASK == 0,
         free: after >= ORPHAN && after & ORPHAN != 0 && after >> 32 == 0,

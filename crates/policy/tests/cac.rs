@@ -10,7 +10,7 @@ const COSTS: Costs = Costs { hdd_read_ms: 70.0, hdd_write_ms: 50.0, ssd_read_ms:
 const NOW: Millis = Millis(0);
 
 /// Returns the options that a policy's name selects.
-fn options(name: &str) -> CacOptions {
+pub(crate) fn options(name: &str) -> CacOptions {
     match name.parse() {
         Ok(SsdPolicy::Cac(options)) => options,
         other => panic!("{name}: {other:?}"),

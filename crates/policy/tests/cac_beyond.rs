@@ -1,20 +1,11 @@
 //! Hand-computed traces of the extension to CAC that keeps a sketch behind the outqueue.
 
+use crate::cac::options;
 use pagetier_policy::ssd::{Cac, CacOptions};
-use pagetier_policy::{
-    Access, Costs, Location, Millis, PageId, SlotPolicy, SlotPolicyParams, SpaceId, SsdPolicy,
-};
+use pagetier_policy::{Access, Costs, Location, Millis, PageId, SlotPolicy, SlotPolicyParams, SpaceId};
 
 const COSTS: Costs = Costs { hdd_read_ms: 70.0, hdd_write_ms: 50.0, ssd_read_ms: 1.0, ssd_write_ms: 3.0 };
 const NOW: Millis = Millis(0);
-
-/// Returns the options that a policy's name selects.
-fn options(name: &str) -> CacOptions {
-    match name.parse() {
-        Ok(SsdPolicy::Cac(options)) => options,
-        other => panic!("{name}: {other:?}"),
-    }
-}
 
 /// All pages are in one group; α stays 1 while no page is read from the SSD.
 fn params() -> SlotPolicyParams {

@@ -3,22 +3,14 @@
 
 mod model;
 
+use crate::cac::options;
 use model::{Model, SLOTS};
 use pagetier_policy::ssd::{Cac, CacOptions, Dropped};
 use pagetier_policy::{
-    Access, Cause, Costs, Location, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, SpaceId, SsdPolicy,
-    Verdict,
+    Access, Cause, Costs, Location, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, SpaceId, Verdict,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-
-/// Returns the options that a policy's name selects.
-fn options(name: &str) -> CacOptions {
-    match name.parse() {
-        Ok(SsdPolicy::Cac(options)) => options,
-        other => panic!("{name}: {other:?}"),
-    }
-}
 
 /// An option beyond the paper by name, and the model with the same.
 fn variants(cac: Model, variant: usize) -> (&'static str, Model) {

@@ -14,7 +14,7 @@ struct World {
     chain: PathBuf,
 }
 
-fn builder(dir: &Path) -> Builder {
+pub(crate) fn builder(dir: &Path) -> Builder {
     PageStore::builder()
         .directory(dir.join("pages"))
         .page_size(pagetier::PageSize::MIN)

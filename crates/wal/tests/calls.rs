@@ -1,6 +1,7 @@
 //! What an engine's author calls: open, change, free, back up, restore, close; and what is refused.
 
-use pagetier::{Builder, Error, OwnedPageMut, PageId, PageMut, PageStore, SpaceId, backup::BackupOptions};
+use crate::backups::builder;
+use pagetier::{Error, OwnedPageMut, PageId, PageMut, SpaceId, backup::BackupOptions};
 use pagetier_wal::{
     CheckpointError, LoggedBackupError, LoggedStore, MiniTx, RecoverError, RedoError, UnfitLog, Wal,
     WalError, WalOptions, blocking, copy_log,
@@ -13,14 +14,6 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-fn builder(dir: &Path) -> Builder {
-    PageStore::builder()
-        .directory(dir.join("pages"))
-        .page_size(pagetier::PageSize::MIN)
-        .ssd_bytes(8 << 20)
-        .pool_bytes(4 << 20)
-}
-
 fn options() -> WalOptions {
     WalOptions::new().capacity_bytes(256 << 10)
 }
@@ -29,7 +22,7 @@ async fn open(dir: &Path) -> Result<LoggedStore, RecoverError> {
     LoggedStore::open(builder(dir), dir.join("log"), options()).await
 }
 
-async fn space(db: &LoggedStore) -> SpaceId {
+pub(crate) async fn space(db: &LoggedStore) -> SpaceId {
     match db.spaces().find("t") {
         Some(space) => space,
         None => db.spaces().create("t").await.unwrap(),

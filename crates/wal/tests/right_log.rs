@@ -1,9 +1,10 @@
 //! An open takes no other log than the one that its pages need, as far as they need it, and changes
 //! nothing when it refuses one.
 
+use crate::calls::space;
 use pagetier::backup::BackupOptions;
 use pagetier::device::{Backend, OpenOptions, SharedDevice, open_file};
-use pagetier::{Builder, Error, Lsn, PageId, PageMut, PageSize, PageStore, SpaceId, pool_bytes_for};
+use pagetier::{Builder, Error, Lsn, PageId, PageMut, PageSize, PageStore, pool_bytes_for};
 use pagetier_wal::{LoggedStore, RecoverError, UnfitLog, Wal, WalError, WalOptions};
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,13 +26,6 @@ fn options() -> WalOptions {
 
 async fn open(dir: &Path) -> Result<LoggedStore, RecoverError> {
     LoggedStore::open(builder(dir), dir.join("log"), options()).await
-}
-
-async fn space(db: &LoggedStore) -> SpaceId {
-    match db.spaces().find("t") {
-        Some(space) => space,
-        None => db.spaces().create("t").await.unwrap(),
-    }
 }
 
 /// Fills a page with `value` and acknowledges it.

@@ -1,8 +1,9 @@
 //! A log that is kept for the loss of the SSD: how long it is, how much of it a crash needs, and that the
 //! rest suffices once the SSD is gone.
 
+use crate::calls::space;
 use pagetier::device::Backend;
-use pagetier::{Builder, PageId, PageMut, PageSize, PageStore, SpaceId, pool_bytes_for};
+use pagetier::{Builder, PageId, PageMut, PageSize, PageStore, pool_bytes_for};
 use pagetier_wal::{Keep, LoggedStore, RecoverError, Wal, WalError, WalOptions};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -58,16 +59,9 @@ impl Case {
         self.dir.path().join("log")
     }
 
-    async fn space(db: &LoggedStore) -> SpaceId {
-        match db.spaces().find("t") {
-            Some(space) => space,
-            None => db.spaces().create("t").await.unwrap(),
-        }
-    }
-
     /// Changes pages at random; returns the length of the log when it was longest.
     async fn change(&mut self, db: &LoggedStore, times: u32) -> u64 {
-        let (space, mut longest) = (Self::space(db).await, 0);
+        let (space, mut longest) = (space(db).await, 0);
         for _ in 0..times {
             let no = self.rng.random_range(0..self.changed);
             let value = &mut self.values[no as usize];
@@ -82,7 +76,7 @@ impl Case {
     }
 
     async fn expect_all(&self, db: &LoggedStore) {
-        let space = Self::space(db).await;
+        let space = space(db).await;
         for (no, value) in (0..PAGES).zip(&self.values).filter(|(_, value)| **value > 0) {
             let page = db.get(PageId::new(space, no)).await.unwrap();
             assert!(page[..CHANGED].iter().all(|byte| byte == value), "page {no}");
@@ -175,7 +169,7 @@ async fn after_an_opening_the_pages_that_the_ssd_had_go_home_in_shares() {
 async fn no_position_beyond_the_durable_log_is_recorded() {
     let case = Case::new(options(), 7);
     let db = case.open(false).await.unwrap();
-    let space = Case::space(&db).await;
+    let space = space(&db).await;
     let mut change = db.begin::<PageMut<'_>>().await.unwrap();
     for no in 0..60 {
         let page = change.add(db.get_or_create(PageId::new(space, no)).await.unwrap());

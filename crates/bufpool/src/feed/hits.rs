@@ -39,7 +39,7 @@ struct Buffer {
 
 #[derive(Debug)]
 pub(crate) struct HitBuffers {
-    buffers: Box<[Buffer]>,
+    buffers: Box<[Buffer; OWNED + 1]>,
 }
 
 /// `POOL_OVERHEAD_BYTES` budgets them.
@@ -55,25 +55,28 @@ impl HitBuffers {
             lost: AtomicU64::new(0),
             recent: std::array::from_fn(|_| AtomicU32::new(EMPTY)),
         };
-        Self { buffers: (0..=SHARED).map(buffer).collect() }
+        Self { buffers: Box::new(std::array::from_fn(buffer)) }
     }
 
-    /// Counts a hit that the policy does not want.
+    /// Counts hits of this thread.
     #[inline]
-    pub(crate) fn count(&self) {
-        let own = buffer_of_thread();
-        count_one(&self.buffers[own].hits, own);
+    pub(crate) fn count(&self, hits: u64) {
+        // One comparison tells an owned buffer from the shared one, and from a thread without a number.
+        match self.buffers[..OWNED].get(BUFFER.get()) {
+            Some(buffer) => buffer.hits.store(buffer.hits.load(Ordering::Relaxed) + hits, Ordering::Relaxed),
+            None => self.count_apart(hits),
+        }
     }
 
-    /// Counts a hit and notes it for the policy. True when this thread's buffer is full: apply it.
-    #[inline]
-    pub(crate) fn note(&self, frame: FrameId, write: bool) -> bool {
-        self.note_in(buffer_of_thread(), frame, write)
+    #[cold]
+    fn count_apart(&self, hits: u64) {
+        self.buffers[buffer_of_thread()].hits.fetch_add(hits, Ordering::Relaxed);
     }
 
-    /// As [`HitBuffers::note`], by the owner of buffer `own`, or for [`SHARED`].
-    #[inline]
-    pub(crate) fn note_in(&self, own: usize, frame: FrameId, write: bool) -> bool {
+    /// Counts a hit and notes it for the policy, by the owner of buffer `own`, or for [`SHARED`]. True when
+    /// the buffer is full: apply it.
+    #[inline(never)]
+    pub(crate) fn note(&self, own: usize, frame: FrameId, write: bool) -> bool {
         let buffer = &self.buffers[own];
         count_one(&buffer.hits, own);
         let at = count_one(&buffer.noted, own) as usize % BATCH;
@@ -81,13 +84,8 @@ impl HitBuffers {
         at == BATCH - 1
     }
 
-    /// Passes this thread's hits to `apply`, oldest first.
-    pub(crate) fn drain(&self, apply: impl FnMut(FrameId, bool)) {
-        self.drain_of(buffer_of_thread(), apply);
-    }
-
-    /// As [`HitBuffers::drain`], by the owner of buffer `own`, or for [`SHARED`].
-    pub(crate) fn drain_of(&self, own: usize, mut apply: impl FnMut(FrameId, bool)) {
+    /// Passes the hits in buffer `own` to `apply`, oldest first, as [`HitBuffers::note`].
+    pub(crate) fn drain(&self, own: usize, mut apply: impl FnMut(FrameId, bool)) {
         let buffer = &self.buffers[own];
         let noted = buffer.noted.load(Ordering::Relaxed);
         // In the shared buffer a hit may be counted before it is in its place: look at every place.
@@ -209,7 +207,7 @@ thread_local! {
 }
 
 #[inline]
-fn buffer_of_thread() -> usize {
+pub(crate) fn buffer_of_thread() -> usize {
     match BUFFER.get() {
         UNKNOWN => number_thread(),
         buffer => buffer,
@@ -253,11 +251,11 @@ mod tests {
                         all_run.wait();
                         let mut applied = 0;
                         for _ in 0..HITS {
-                            if hits.note(FrameId(7), false) {
-                                hits.drain(|frame, _| applied += u64::from(frame.0 == 7));
+                            if hits.note(own, FrameId(7), false) {
+                                hits.drain(own, |frame, _| applied += u64::from(frame.0 == 7));
                             }
                         }
-                        hits.drain(|_, _| applied += 1);
+                        hits.drain(own, |_, _| applied += 1);
                         // Of its own buffer a thread gets every hit back; of a shared one, at most.
                         assert!(own == SHARED || applied == HITS, "{applied} hits of buffer {own}");
                     })

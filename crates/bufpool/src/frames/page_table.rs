@@ -23,7 +23,7 @@ const BUCKETS_MIN: usize = if cfg!(loom) { 2 } else { 64 };
 const LOCKS_MIN: usize = if cfg!(loom) { 1 } else { 16 };
 
 /// Longer chains are searched to the end only under the lock.
-const HOPS_MAX: usize = 64;
+pub(crate) const HOPS_MAX: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Table {
@@ -91,7 +91,7 @@ impl Table {
     }
 
     #[inline]
-    fn bucket(&self, page: PageId) -> usize {
+    pub(crate) fn bucket(&self, page: PageId) -> usize {
         (hash(page) >> self.shift.load(Ordering::Relaxed)) as usize
     }
 
@@ -105,34 +105,29 @@ impl Table {
     }
 
     /// A frame that held `page` at some moment during the call.
-    #[inline]
     pub(crate) fn find(&self, frames: &[Frame], page: PageId) -> Option<FrameId> {
-        self.find_frame(frames, page).map(|(frame, _)| frame)
+        self.walk(frames, self.bucket(page), page, HOPS_MAX).map(|(frame, _)| frame)
     }
 
-    /// As [`Table::find`], with the frame's metadata.
+    /// Asks the CPU to fetch the head of a bucket.
     #[inline]
-    pub(crate) fn find_frame<'f>(&self, frames: &'f [Frame], page: PageId) -> Option<(FrameId, &'f Frame)> {
-        self.walk(frames, self.bucket(page), page, HOPS_MAX)
-    }
-
-    /// Asks the CPU to fetch the bucket of `page`.
-    #[inline]
-    pub(crate) fn prefetch(&self, page: PageId) {
-        if let Some(head) = self.heads.get(self.bucket(page)) {
+    pub(crate) fn prefetch(&self, bucket: usize) {
+        if let Some(head) = self.heads.get(bucket) {
             prefetch(head);
         }
     }
 
-    /// The frame at the head of the bucket of `page`: of a page in memory, usually its own.
+    /// The frame at the head of a bucket: of a page in memory, usually its own.
     #[inline]
-    pub(crate) fn likely(&self, page: PageId) -> Option<FrameId> {
-        let head = self.heads.get(self.bucket(page))?.load(Ordering::Relaxed);
-        (head != NONE).then_some(FrameId(head))
+    pub(crate) fn likely(&self, bucket: usize) -> Option<usize> {
+        let head = self.heads.get(bucket)?.load(Ordering::Relaxed);
+        (head != NONE).then_some(head as usize)
     }
 
+    /// As [`Table::find`], in the page's bucket, with the frame's metadata. The page may be missed in a
+    /// bucket from before the table grew.
     #[inline]
-    fn walk<'f>(
+    pub(crate) fn walk<'f>(
         &self,
         frames: &'f [Frame],
         bucket: usize,

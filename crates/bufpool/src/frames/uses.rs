@@ -9,30 +9,31 @@
 //! [`FramePolicy::uses_seen`]: pagetier_policy::FramePolicy::uses_seen
 
 use crate::sync::AtomicU32;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::Ordering;
 
 /// The share of the pool that is replaced in a period: one of these.
 const PERIODS: usize = 64;
 
-/// The lowest 20 bits of [`Uses`] are the logical reads; 4 bits for the uses seen and 8 for the period
-/// follow.
-const LOGICAL: u32 = (1 << 20) - 1;
-const SEEN_SHIFT: u32 = 20;
-const SEEN_MAX: u8 = 15;
-const PERIOD_SHIFT: u32 = 24;
+/// The lowest 4 bits of [`Uses`] are the uses seen, the next 8 the period: one comparison covers both. The
+/// rest are the logical reads.
+const SEEN_MAX: u32 = 15;
+const PERIOD_SHIFT: u32 = 4;
+const PERIOD: u32 = 0xff << PERIOD_SHIFT;
+const LOGICAL_SHIFT: u32 = 12;
+const LOGICAL: u32 = u32::MAX << LOGICAL_SHIFT;
 
 /// The uses of the page in a frame. They are statistics: additions in one step would lock the cache line, so
 /// of two changes at the same moment one may be lost.
 #[derive(Debug)]
 pub(crate) struct Uses(AtomicU32);
 
-/// Which uses the policy wants to hear of, and the present period.
+/// Which uses the policy wants to hear of, and the present period. Changes under the policy's lock.
 #[derive(Debug)]
 pub(crate) struct Periods {
-    /// Counted modulo 256: a page that was last used exactly so long ago may be taken for one that was just
-    /// used, and lose a use.
-    now: AtomicU8,
-    seen: AtomicU8,
+    /// The lowest bits are those of a page of which the policy has just seen enough in this period; from bit
+    /// 16 on, how many values from there on say so, too. The period is counted modulo 256: a page that was
+    /// last used exactly so long ago may be taken for one that was just used, and lose a use.
+    enough: std::sync::atomic::AtomicU32,
 }
 
 impl Uses {
@@ -49,8 +50,7 @@ impl Uses {
     #[inline]
     pub(crate) fn add(&self, periods: &Periods) -> bool {
         let uses = self.0.load(Ordering::Relaxed);
-        let more = u32::from(uses & LOGICAL < LOGICAL);
-        self.0.store(uses + more, Ordering::Relaxed);
+        self.0.store(uses.checked_add(1 << LOGICAL_SHIFT).unwrap_or(uses), Ordering::Relaxed);
         periods.want(uses)
     }
 
@@ -61,9 +61,10 @@ impl Uses {
 
     /// Records that the policy has heard of a use.
     pub(crate) fn saw(&self, periods: &Periods) {
-        let (uses, now) = (self.0.load(Ordering::Relaxed), periods.now());
-        let seen = u32::from((seen_in(uses, now) + 1).min(SEEN_MAX));
-        self.0.store(uses & LOGICAL | seen << SEEN_SHIFT | u32::from(now) << PERIOD_SHIFT, Ordering::Relaxed);
+        let (uses, period) =
+            (self.0.load(Ordering::Relaxed), periods.enough.load(Ordering::Relaxed) & PERIOD);
+        let seen = if uses & PERIOD == period { ((uses & SEEN_MAX) + 1).min(SEEN_MAX) } else { 1 };
+        self.0.store(uses & LOGICAL | period | seen, Ordering::Relaxed);
     }
 
     /// The policy has moved the page for another reason than a use, perhaps to the end that leaves first:
@@ -74,41 +75,37 @@ impl Uses {
 
     /// Takes the logical reads that the tier has not heard of.
     pub(crate) fn take_logical(&self) -> u32 {
-        self.0.fetch_and(!LOGICAL, Ordering::Relaxed) & LOGICAL
+        self.0.fetch_and(!LOGICAL, Ordering::Relaxed) >> LOGICAL_SHIFT
     }
-}
-
-/// The uses that the policy saw in the period `now`.
-#[inline]
-fn seen_in(uses: u32, now: u8) -> u8 {
-    if uses >> PERIOD_SHIFT == u32::from(now) { (uses >> SEEN_SHIFT) as u8 & SEEN_MAX } else { 0 }
 }
 
 impl Periods {
     /// For a policy that wants to see this many uses of a page in a period.
     pub(crate) fn new(seen: u8) -> Self {
-        Self { now: AtomicU8::new(0), seen: AtomicU8::new(seen) }
+        let periods = Self { enough: 0.into() };
+        periods.set_seen(seen);
+        periods
     }
 
+    /// A policy that wants more than can be counted sees every use.
     pub(crate) fn set_seen(&self, seen: u8) {
-        self.seen.store(seen, Ordering::Relaxed);
+        // No use at all cannot be told from the first one of a period.
+        let seen = u32::from(seen).clamp(1, SEEN_MAX + 1);
+        let period = self.enough.load(Ordering::Relaxed) & PERIOD;
+        self.enough.store((SEEN_MAX + 1 - seen) << 16 | period | seen & SEEN_MAX, Ordering::Relaxed);
     }
 
     #[inline]
     fn want(&self, uses: u32) -> bool {
-        let wanted = self.seen.load(Ordering::Relaxed);
-        seen_in(uses, self.now()) < wanted || wanted > SEEN_MAX
-    }
-
-    #[inline]
-    fn now(&self) -> u8 {
-        self.now.load(Ordering::Relaxed)
+        let enough = self.enough.load(Ordering::Relaxed);
+        (uses & !LOGICAL).wrapping_sub(enough & !LOGICAL) >= enough >> 16
     }
 
     /// Records that `evicted` pages have left a pool of `frames` frames since its beginning.
     pub(crate) fn evicted(&self, evicted: u64, frames: usize) {
-        let now = evicted / (frames / PERIODS).max(1) as u64;
-        self.now.store(now as u8, Ordering::Relaxed);
+        let period = ((evicted / (frames / PERIODS).max(1) as u64) as u32) << PERIOD_SHIFT & PERIOD;
+        let rest = self.enough.load(Ordering::Relaxed) & !PERIOD;
+        self.enough.store(rest | period, Ordering::Relaxed);
     }
 }
 
@@ -162,7 +159,7 @@ mod tests {
     fn logical_reads_do_not_overflow_into_what_the_policy_saw() {
         let (uses, periods) = (Uses::new(), Periods::new(1));
         uses.saw(&periods);
-        assert!((0..LOGICAL + 5).all(|_| !used(&uses, &periods)));
-        assert_eq!(uses.take_logical(), LOGICAL);
+        assert!((0..(LOGICAL >> LOGICAL_SHIFT) + 5).all(|_| !used(&uses, &periods)));
+        assert_eq!(uses.take_logical(), LOGICAL >> LOGICAL_SHIFT);
     }
 }

@@ -7,7 +7,7 @@ use crate::state::inner::PoolInner;
 use crate::state::params::PoolError;
 use crate::tier::Tier;
 use crate::waits::queues::{LatchTicket, Refused};
-use crate::word::{Attempt, Mode, Word};
+use crate::word::{Attempt, Mode};
 use pagetier_devio::locks::{self, Rank};
 use pagetier_page::PageId;
 use pagetier_policy::FrameId;
@@ -61,20 +61,16 @@ impl<T: Tier> PoolInner<T> {
     /// The same without waiting: `None` also while the latch is taken, or the chain is being changed. Neither
     /// the policy nor the counters see a hit.
     pub(crate) fn try_latch_resident(&self, page: PageId, mode: Mode) -> Option<FrameId> {
-        self.latch_at_once(page, mode, |word| word.try_latch(mode) == Attempt::Latched)
+        self.frames.hit(self.frames.table.bucket(page), page, mode).map(|(frame, _)| frame)
     }
 
     /// The same for a flush, in shared mode: see [`Word::share_beside`].
     pub(crate) fn try_share_resident(&self, page: PageId) -> Option<FrameId> {
-        let latch = |word: &Word| word.try_latch(Mode::Shared) == Attempt::Latched || word.share_beside();
-        self.latch_at_once(page, Mode::Shared, latch)
-    }
-
-    fn latch_at_once(&self, page: PageId, mode: Mode, latch: impl Fn(&Word) -> bool) -> Option<FrameId> {
         let frame = self.frames.table.find(&self.frames.all, page)?;
-        let latched = latch(&self.frames.at(frame).word);
-        if latched && self.frames.at(frame).page() != Some(page) {
-            self.frames.release(frame, mode);
+        let f = self.frames.at(frame);
+        let latched = f.word.try_latch(Mode::Shared) == Attempt::Latched || f.word.share_beside();
+        if latched && f.page() != Some(page) {
+            self.frames.release(frame, Mode::Shared);
             return None;
         }
         latched.then_some(frame)

@@ -8,8 +8,9 @@
 //! lease; (4) informs the policy. A load that fails or is dropped frees its frame once the device is done
 //! with it.
 
-use crate::feed::hits::BATCH;
+use crate::feed::hits::{BATCH, buffer_of_thread};
 use crate::frames::frame::Frame;
+use crate::frames::page_table::HOPS_MAX;
 use crate::frames::set::Frames;
 use crate::state::inner::{PolicyGuard, PoolInner, bump};
 use crate::state::params::PoolError;
@@ -24,51 +25,62 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tracing::field;
 
-impl<T: Tier> PoolInner<T> {
-    /// Steps 1-4 of a lookup. `None`: the page is absent, or its latch is not free.
-    #[inline]
-    pub(crate) fn hit(&self, page: PageId, mode: Mode) -> Option<FrameId> {
-        // In a forked process the frames read as zeroes, and a hit would return them as the page.
-        // (`get_cold` returns the error.)
-        if !self.frames.owner.is_here() {
-            return None;
-        }
+impl Frames {
+    /// Steps 1-3 of a lookup in the bucket of `page`. `None`: the page is absent, or its latch is not free.
+    #[inline(always)]
+    pub(crate) fn hit(&self, bucket: usize, page: PageId, mode: Mode) -> Option<(FrameId, &Frame)> {
         // (1) Without a lock, so it may miss a page that is there (then `get_cold` looks under the lock)
         // or find a frame whose page is just leaving (then the next steps notice).
-        let frames = &*self.frames;
-        let (frame, f) = frames.table.find_frame(&frames.all, page)?;
+        let (frame, f) = self.table.walk(&self.all, bucket, page, HOPS_MAX)?;
         // (2) One compare-and-swap. It acquires what the last holder of the latch released: the frame's
         // page id and its bytes.
         if f.word.try_latch(mode) != Attempt::Latched {
             return None;
         }
         // (3) Between (1) and (2) the frame may have been evicted and filled with another page. Checked
-        // under the latch, the answer is final: a pinned frame is given no other page. Last, whether the
-        // pages are still this owner's.
-        if f.page.load(Ordering::Acquire) != page.to_u64() || !self.claim.holds() {
+        // under the latch, the answer is final: a pinned frame is given no other page.
+        if f.page.load(Ordering::Acquire) != page.to_u64() {
+            self.release(frame, mode);
+            return None;
+        }
+        Some((frame, f))
+    }
+}
+
+impl<T: Tier> PoolInner<T> {
+    /// Steps 1-4 of a lookup. In line: to save and restore registers would take a sixth of it.
+    #[inline(always)]
+    pub(crate) fn hit(&self, page: PageId, mode: Mode) -> Option<FrameId> {
+        // In a forked process the frames read as zeroes, and a hit would return them as the page.
+        // (`get_cold` returns the error.)
+        let frames = &*self.frames;
+        if !frames.owner.is_here() {
+            return None;
+        }
+        let (frame, f) = frames.hit(frames.table.bucket(page), page, mode)?;
+        // Last, whether the pages are still this owner's.
+        if !self.claim.holds() {
             frames.release(frame, mode);
             return None;
         }
         // (4) Into a buffer, not to the policy: its lock would be one that every hit of every thread
         // meets.
-        self.note_use(frame, f, mode);
+        self.hits.count(self.note_use(frame, f, mode));
         Some(frame)
     }
 
-    pub(crate) fn note_hit(&self, frame: FrameId, mode: Mode) {
-        self.note_use(frame, self.frames.at(frame), mode);
-    }
-
-    /// Counts a hit, and notes it for the policy if that wants to hear of it.
+    /// Notes a hit for the policy if that wants to hear of it. Returns the number of hits left to count.
     #[inline]
-    fn note_use(&self, frame: FrameId, f: &Frame, mode: Mode) {
+    pub(crate) fn note_use(&self, frame: FrameId, f: &Frame, mode: Mode) -> u64 {
         // While the frame's cache line is at hand. Which pages are hinted to be used once is known under the
         // policy's lock alone: where there are hints, the use is counted there.
         if !self.frames.hints.any() && !f.uses.add(&self.periods) {
-            self.hits.count();
-        } else if self.hits.note(frame, mode == Mode::Exclusive) {
+            return 1;
+        }
+        if self.hits.note(buffer_of_thread(), frame, mode == Mode::Exclusive) {
             self.apply_hits();
         }
+        0
     }
 
     #[cold]
@@ -84,7 +96,7 @@ impl<T: Tier> PoolInner<T> {
     /// Passes on this thread's hits.
     pub(crate) fn drain_hits(&self, policy: &mut PolicyGuard<'_>) {
         let hinted = policy.has_hints();
-        self.hits.drain(|frame, write| {
+        self.hits.drain(buffer_of_thread(), |frame, write| {
             // The frame may hold another page by now. The hit then counts for that one: rare, and no more
             // than a wrong guess at what is hot.
             let uses = &self.frames.at(frame).uses;
@@ -112,7 +124,7 @@ impl<T: Tier> PoolInner<T> {
     async fn wait_or_load(self: &Arc<Self>, page: PageId, mode: Mode) -> Result<FrameId, PoolError> {
         loop {
             if let Some(frame) = self.latch_resident(page, mode).await? {
-                self.note_hit(frame, mode);
+                self.hits.count(self.note_use(frame, self.frames.at(frame), mode));
                 return Ok(frame);
             }
             // Another task entered the page first: wait for its latch like for any page in memory.

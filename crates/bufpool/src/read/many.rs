@@ -47,24 +47,13 @@ impl<T: Tier> Pool<T> {
     /// # Errors
     /// As [`Pool::get`], for any of the pages; the other pages' latches are released.
     pub async fn get_many(&self, pages: &[PageId]) -> Result<Vec<PageRef<'_, T>>, PoolError> {
-        let inner = &self.inner;
-        let mut found = Vec::with_capacity(pages.len());
-        let mut missing = Vec::new();
-        for group in pages.chunks(GROUP) {
-            inner.look_up(group);
-            for &page in group {
-                inner.note(page, false, false);
-                match inner.hit(page, Mode::Shared) {
-                    Some(frame) => found.push(PageRef::new(&**inner, frame)),
-                    None => missing.push(page),
-                }
-            }
-        }
-        if missing.is_empty() {
+        let (found, missing) = self.inner.latch_free(pages);
+        // After the last latch, as for a single page.
+        if missing.is_empty() && self.inner.claim.holds() {
             return Ok(found);
         }
         drop(found); // 1
-        self.get_in_order(pages, missing).await
+        Box::pin(self.get_in_order(pages, missing)).await
     }
 
     /// Steps 2 and 3; the pass has not latched the pages `missing`.
@@ -114,6 +103,31 @@ impl Drop for Pinned<'_> {
 }
 
 impl<T: Tier> PoolInner<T> {
+    /// The pass: latches those pages that are in memory and free, and returns the others. No future, which
+    /// would keep its variables in memory.
+    fn latch_free(&self, pages: &[PageId]) -> (Vec<PageRef<'_, T>>, Vec<PageId>) {
+        let (frames, mut found, mut missing) = (&*self.frames, Vec::with_capacity(pages.len()), Vec::new());
+        // As for a single page: the reads of what is missing return the error.
+        if !frames.owner.is_here() {
+            return (found, pages.to_vec());
+        }
+        for group in pages.chunks(GROUP) {
+            let buckets = self.look_up(group);
+            let mut uncounted = 0;
+            for (&page, bucket) in group.iter().zip(buckets) {
+                self.note(page, false, false);
+                let Some((frame, f)) = frames.hit(bucket, page, Mode::Shared) else {
+                    missing.push(page);
+                    continue;
+                };
+                uncounted += self.note_use(frame, f, Mode::Shared);
+                found.push(PageRef::new(self, frame));
+            }
+            self.hits.count(uncounted);
+        }
+        (found, missing)
+    }
+
     /// Pins the frame of `page`, and reads the page if it is not in memory. Waits for no latch.
     async fn pin(self: &Arc<Self>, page: PageId) -> Result<Pinned<'_>, PoolError> {
         self.here()?;
@@ -122,7 +136,7 @@ impl<T: Tier> PoolInner<T> {
             // Under the bucket's lock, where a frame in the chain is not about to be evicted.
             let resident = frames.table.lock(page).find(&frames.all).filter(|f| frames.at(*f).word.pin());
             if let Some(frame) = resident {
-                self.note_hit(frame, Mode::Shared);
+                self.hits.count(self.note_use(frame, frames.at(frame), Mode::Shared));
                 return Ok(Pinned { frames, frame });
             }
             if let Some(frame) = self.demand(page).await? {
@@ -135,15 +149,21 @@ impl<T: Tier> PoolInner<T> {
     }
 
     /// Fetches what a lookup of each page needs into the CPU's cache, all at the same time. One after
-    /// the other, each lookup would wait for three cache misses: bucket, frame, page.
-    fn look_up(&self, pages: &[PageId]) {
-        let frames = &self.frames;
-        pages.iter().for_each(|page| frames.table.prefetch(*page));
-        for frame in pages.iter().filter_map(|page| frames.table.likely(*page)) {
-            if let Some(meta) = frames.all.get(frame.at()) {
+    /// the other, each lookup would wait for three cache misses: bucket, frame, page. Returns the buckets.
+    #[inline]
+    fn look_up(&self, pages: &[PageId]) -> [usize; GROUP] {
+        let (table, all) = (&self.frames.table, &*self.frames.all);
+        let mut buckets = [0; GROUP];
+        for (bucket, page) in buckets.iter_mut().zip(pages) {
+            *bucket = table.bucket(*page);
+            table.prefetch(*bucket);
+        }
+        for frame in buckets[..pages.len()].iter().filter_map(|bucket| table.likely(*bucket)) {
+            if let Some(meta) = all.get(frame) {
                 prefetch(meta);
-                frames.arena.prefetch(frame.at());
+                self.frames.arena.prefetch(frame);
             }
         }
+        buckets
     }
 }

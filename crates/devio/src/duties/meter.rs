@@ -2,10 +2,10 @@
 
 use crate::duties::check::Spot;
 use crate::duties::recorder::Recorder;
+use crate::users::claim::boot_time;
 use crate::users::occupancy::InFlight;
 use crate::{DeviceError, DeviceErrorKind, IoClass, Occupancy};
 use std::sync::Arc;
-use std::time::Instant;
 
 /// A device's name, counters and operations in flight.
 #[derive(Debug)]
@@ -16,19 +16,19 @@ pub struct Meter {
     pub recorder: Recorder,
     /// Its operations in flight.
     pub occupancy: Occupancy,
-    epoch: Instant,
+    epoch_ns: u64,
 }
 
 impl Meter {
     /// The meter of a new device.
     #[must_use]
     pub fn new(name: Arc<str>) -> Self {
-        Self { name, recorder: Recorder::new(1), occupancy: Occupancy::default(), epoch: Instant::now() }
+        Self { name, recorder: Recorder::new(1), occupancy: Occupancy::default(), epoch_ns: boot_time() }
     }
 
     /// Nanoseconds since the device was opened.
     pub(crate) fn now_ns(&self) -> u64 {
-        u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        boot_time().saturating_sub(self.epoch_ns)
     }
 
     /// Registers an operation; returns its start, in nanoseconds.

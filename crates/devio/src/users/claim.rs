@@ -55,7 +55,8 @@ impl Default for State {
     }
 }
 
-fn boot_time() -> u64 {
+/// Twice per operation of a device, so without the arithmetic of `Instant`.
+pub(crate) fn boot_time() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }

@@ -11,9 +11,9 @@ impl SsdTier {
         let core = &self.core;
         let state = core.state.try_lock()?;
         let mut moment = Moment {
-            writing_home: state.home.pages_writing(),
-            going_home: state.home.pages_held(),
-            backing: state.home.pages_backed(),
+            writing_home: state.home.pages_with(|claims| claims.writing),
+            going_home: state.home.pages_with(|claims| claims.held),
+            backing: state.home.pages_with(|claims| claims.backed),
             admissions: state.admissions,
             ring_held: state.home.ring_used(),
             ring_pages: core.layout().ring_pages,

@@ -178,7 +178,7 @@ async fn a_page_that_may_not_go_home_over_its_only_copy_is_not_left_on_its_way()
     timeout(LONG, core.write_dirty(vec![dirty(1, 1)], IoClass::Clean, &done)).await.expect("it ends");
     let state = core.state.lock();
     assert!(state.slots.is_only_copy(page(1)), "its copy counts");
-    assert_eq!(state.home.pages_writing(), 0, "a drop of its space would wait for ever");
+    assert_eq!(state.home.pages_with(|claims| claims.writing), 0, "a drop of its space would wait for ever");
 }
 
 #[tokio::test(start_paused = true)]

@@ -163,14 +163,14 @@ impl HomeBatch {
 
 /// The reasons why a page is in the table, counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Claims {
+pub(crate) struct Claims {
     /// Home writes of the page in flight or about to start.
-    writing: u32,
+    pub(crate) writing: u32,
     /// Copies of the page from a slot to its home, and repairs of its home from the ring: until an HDD flush
     /// it must not lose its copy.
-    held: u32,
+    pub(crate) held: u32,
     /// Home writes that the page's slot backs, or will back, and that are not durable.
-    backed: u32,
+    pub(crate) backed: u32,
 }
 
 /// See the module.
@@ -264,22 +264,9 @@ impl HomeBatches {
         self.claims.iter().any(|(page, claims)| page.space == space && claims.backed > 0)
     }
 
-    /// The number of pages whose homes are being written.
-    #[must_use]
-    pub fn pages_writing(&self) -> usize {
-        self.claims.values().filter(|claims| claims.writing > 0).count()
-    }
-
-    /// The number of pages held for a copy home.
-    #[must_use]
-    pub fn pages_held(&self) -> usize {
-        self.claims.values().filter(|claims| claims.held > 0).count()
-    }
-
-    /// The number of pages whose slots back home writes, or will.
-    #[must_use]
-    pub fn pages_backed(&self) -> usize {
-        self.claims.values().filter(|claims| claims.backed > 0).count()
+    /// The number of pages that have claims of this kind.
+    pub(crate) fn pages_with(&self, kind: fn(&Claims) -> u32) -> usize {
+        self.claims.values().filter(|claims| kind(claims) > 0).count()
     }
 
     /// Claims `page` for a copy home from its slot, until [`HomeBatches::release`].

@@ -97,7 +97,6 @@ impl<'s, G: Guard> MiniTx<'s, G> {
     pub fn on(wal: Option<&'s Wal>, page: G) -> Self {
         let mut change = Self::new(wal);
         change.pages.reserve_exact(1);
-        change.ops.reserve(if wal.is_some() { 256 } else { 0 });
         change.add(page);
         change
     }
@@ -255,8 +254,7 @@ impl<'s, G: Guard> MiniTx<'s, G> {
     fn keep(&mut self, page: usize, offset: usize, len: usize) {
         if self.wal.is_some() {
             let kept = &self.pages[page][offset..offset + len];
-            // At once: the vector would grow again for the rest, and move what it has.
-            self.undo.reserve(len + 5);
+            record::make_room(&mut self.undo, len + 5);
             self.undo.extend_from_slice(kept);
             self.undo.push(page as u8);
             // As in a record: a payload has less than 64 KiB.

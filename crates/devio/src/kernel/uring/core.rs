@@ -107,17 +107,16 @@ pub(crate) enum End {
     ToThreads,
 }
 
-/// The working memory of one reaping pass; its vectors are empty between passes.
+/// The working memory of one reaping pass; its vector is empty between passes.
 pub(crate) struct Pass {
     reaper: Reaper,
     results: Vec<(u64, i32)>,
-    ended: Ended,
 }
 
 impl Pass {
     /// The pass of a new device.
     pub(crate) fn new() -> Self {
-        Self { reaper: Reaper::new(), results: Vec::new(), ended: Ended::new() }
+        Self { reaper: Reaper::new(), results: Vec::new() }
     }
 }
 
@@ -249,7 +248,7 @@ impl UringCore {
     /// Reaps until the device is closing and everything is done; blocks while there is nothing to reap. If
     /// the ring becomes unusable, returns once everything that the kernel has taken is done.
     pub(crate) fn serve(&self, mut pass: Pass) {
-        let mut refusals = 0_u32;
+        let (mut refusals, mut ended) = (0_u32, Ended::new());
         // Without this entry nothing could end a wait for completions while there are none to come.
         self.operations.lock().arm(&self.ring);
         loop {
@@ -264,8 +263,8 @@ impl UringCore {
             }
             // Even after a refusal: what the kernel has taken completes without a further call, and that
             // may free what it lacks.
-            let finished = self.reap(&mut pass);
-            self.complete_all(&mut pass.ended);
+            let finished = self.reap(&mut pass, &mut ended);
+            self.complete_all(&mut ended);
             if finished {
                 return;
             }
@@ -321,24 +320,18 @@ impl UringCore {
 
     /// Reaps what has completed so far; returns whether the device is closing and everything is done. Leaves
     /// ended operations to [`UringCore::complete_all`], to run outside any lock.
-    fn reap(&self, pass: &mut Pass) -> bool {
+    fn reap(&self, pass: &mut Pass, ended: &mut Ended) -> bool {
         self.ring.reap(&mut pass.reaper, &mut pass.results);
-        self.digest(&mut pass.results, &mut pass.ended)
+        self.digest(&mut pass.results, ended)
     }
 
     /// Like [`UringCore::reap`], but for a caller that does not block afterwards: submits what the pass
-    /// queued and returns what has ended. Also says whether the kernel accepts submissions.
-    pub(crate) fn reap_now(&self, pass: &mut Pass) -> (Ended, bool) {
+    /// queued. Returns whether the kernel accepts submissions.
+    pub(crate) fn reap_now(&self, pass: &mut Pass, ended: &mut Ended) -> bool {
         // The announcement stays in the descriptor: the reactor hears of each completion, not of the value.
-        self.reap(pass);
+        self.reap(pass, ended);
         // A pass queues retries and what waited for a slot, mostly nothing: that would be a call for nothing.
-        let accepted = !self.is_queued() || self.submit();
-        (std::mem::take(&mut pass.ended), accepted)
-    }
-
-    /// Whether there are entries that the kernel has not taken.
-    fn is_queued(&self) -> bool {
-        self.ring.untaken(&mut self.operations.lock().pusher) > 0
+        self.ring.untaken(&mut self.operations.lock().pusher) == 0 || self.submit()
     }
 
     pub(crate) fn complete_all(&self, ended: &mut Ended) {

@@ -9,7 +9,7 @@
 //! **Locking.** The lock on [`ReapedBy`] is held while a pass reaps, but not while operations are completed:
 //! a completion may drop the device's last handle, and thereby end the reaping that it is part of.
 
-use crate::kernel::uring::core::{Pass, UringCore};
+use crate::kernel::uring::core::{Ended, Pass, UringCore};
 use crate::{Kept, Owner, Reap};
 use parking_lot::Mutex;
 use std::io;
@@ -170,7 +170,7 @@ struct Duty {
 impl Duty {
     async fn run(self, announced: Announced) {
         let Some(announced) = &announced.fd else { return };
-        let mut refusals = 0;
+        let (mut refusals, mut ended) = (0, Ended::new());
         // An error means that the runtime is ending.
         while let Ok(mut ready) = announced.readable().await {
             if !self.core.file.owner.is_here() {
@@ -182,7 +182,7 @@ impl Duty {
             let mut reaped_by = self.reaped_by.lock();
             // The device was dropped and finishes its operations itself.
             let ReapedBy::Task(pass) = &mut *reaped_by else { return };
-            let (mut ended, accepted) = self.core.reap_now(pass);
+            let accepted = self.core.reap_now(pass, &mut ended);
             drop(reaped_by);
             self.core.complete_all(&mut ended);
             refusals = if accepted { 0 } else { refusals + 1 };

@@ -13,9 +13,13 @@ use crate::kernel::transfer::Transfer;
 use io_uring::{IoUring, Probe, opcode, squeue, types};
 use parking_lot::RwLock;
 use rustix::event::{EventfdFlags, eventfd};
+use smallvec::SmallVec;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
+
+#[cfg(test)]
+pub(crate) use refused::Refused;
 
 /// The registered index of the file.
 const FILE: types::Fixed = types::Fixed(0);
@@ -41,9 +45,10 @@ pub(crate) struct Ring {
     pub(crate) refused: Refused,
 }
 
-/// The list of segments that an entry points to.
+/// The list of segments that an entry points to: of several on the heap, where they stay when the operation
+/// moves. No entry points to a list of one.
 #[derive(Debug, Default)]
-pub(crate) struct Segments(Vec<libc::iovec>);
+pub(crate) struct Segments(SmallVec<[libc::iovec; 1]>);
 
 // SAFETY: the pointers refer to the operation's own buffers, which are `Send`.
 unsafe impl Send for Segments {}
@@ -144,15 +149,13 @@ impl Ring {
         };
         // A retry builds the list anew, from where the last attempt ended.
         segments.0.clear();
-        let mut single = None;
         transfer.rest(|buf: &mut IoBuf, from, to| {
-            let base = buf.ptr().as_ptr().wrapping_add(from);
-            single = if segments.0.is_empty() { Some((base, to - from)) } else { None };
-            segments.0.push(libc::iovec { iov_base: base.cast(), iov_len: to - from });
+            let iov_base = buf.ptr().as_ptr().wrapping_add(from).cast();
+            segments.0.push(libc::iovec { iov_base, iov_len: to - from });
         });
         // One buffer needs no list, and may lie in registered memory, which only these opcodes can use.
-        if let Some((base, len)) = single {
-            return self.single_entry(write, base, len, at);
+        if let [one] = segments.0[..] {
+            return self.single_entry(write, one.iov_base.cast(), one.iov_len, at);
         }
         let (list, count) = (segments.0.as_ptr(), segments.0.len() as u32);
         if write {
@@ -320,31 +323,34 @@ impl std::fmt::Debug for Ring {
     }
 }
 
-/// For tests: the calls that the kernel is said to refuse.
+/// The calls that the kernel is said to refuse.
 #[cfg(test)]
-#[derive(Debug, Default)]
-pub(crate) struct Refused {
-    errno: std::sync::atomic::AtomicI32,
-    calls: std::sync::atomic::AtomicU64,
-}
+mod refused {
+    use std::io;
+    use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::SeqCst};
 
-#[cfg(test)]
-impl Refused {
-    /// The next `calls` calls are refused with `errno`.
-    pub(crate) fn set(&self, errno: i32, calls: u64) {
-        self.errno.store(errno, std::sync::atomic::Ordering::SeqCst);
-        self.calls.store(calls, std::sync::atomic::Ordering::SeqCst);
+    #[derive(Debug, Default)]
+    pub(crate) struct Refused {
+        errno: AtomicI32,
+        calls: AtomicU64,
     }
 
-    pub(crate) fn calls(&self) -> u64 {
-        self.calls.load(std::sync::atomic::Ordering::SeqCst)
-    }
+    impl Refused {
+        /// The next `calls` calls are refused with `errno`.
+        pub(crate) fn set(&self, errno: i32, calls: u64) {
+            self.errno.store(errno, SeqCst);
+            self.calls.store(calls, SeqCst);
+        }
 
-    fn check(&self) -> io::Result<()> {
-        use std::sync::atomic::Ordering::SeqCst;
-        match self.calls.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)) {
-            Ok(_) => Err(io::Error::from_raw_os_error(self.errno.load(SeqCst))),
-            Err(_) => Ok(()),
+        pub(crate) fn calls(&self) -> u64 {
+            self.calls.load(SeqCst)
+        }
+
+        pub(super) fn check(&self) -> io::Result<()> {
+            match self.calls.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)) {
+                Ok(_) => Err(io::Error::from_raw_os_error(self.errno.load(SeqCst))),
+                Err(_) => Ok(()),
+            }
         }
     }
 }

@@ -43,7 +43,7 @@ impl HomeBatches {
     pub fn ring_is_stuck(&self) -> bool {
         // While a home write is under way, its end may free the ring without a repair.
         let torn = self.ringed().next().is_some_and(|batch| matches!(batch.phase, Phase::Torn(_)));
-        torn && self.pages_writing() == 0
+        torn && self.pages_with(|claims| claims.writing) == 0
     }
 
     /// Whether there may be torn homes that only the ring can repair.

@@ -114,20 +114,6 @@ impl Slots {
     pub(super) fn is_stale(&self) -> bool {
         self.changes > 0 || self.counts.rejected - self.rejected_before >= u64::from(self.params.zone)
     }
-
-    /// The zone of the checkpoint being written, as it is by now.
-    #[cfg(test)]
-    pub(crate) fn next_zone_words(&self) -> Vec<u64> {
-        self.slots.next_zone().words().to_vec()
-    }
-
-    /// Begins a checkpoint and captures all of it.
-    #[cfg(test)]
-    pub(super) fn begin_and_capture(&mut self, now: Millis) -> crate::format::map::MapBody {
-        let capture = self.begin_checkpoint(now);
-        let piece = self.capture(0..self.params.slots);
-        crate::format::map::MapBody::of(self.params.slots, &capture.zone, &[piece])
-    }
 }
 
 /// Whether the slot may later hold something else without its page being lost: the image is on its way, or it
@@ -156,6 +142,20 @@ mod tests {
     use pagetier_rivals::RivalSsd;
 
     const NOW: Millis = Millis(0);
+
+    impl Slots {
+        /// The zone of the checkpoint being written, as it is by now.
+        pub(crate) fn next_zone_words(&self) -> Vec<u64> {
+            self.slots.next_zone().words().to_vec()
+        }
+
+        /// Begins a checkpoint and captures all of it.
+        pub(crate) fn begin_and_capture(&mut self, now: Millis) -> crate::format::map::MapBody {
+            let capture = self.begin_checkpoint(now);
+            let piece = self.capture(0..self.params.slots);
+            crate::format::map::MapBody::of(self.params.slots, &capture.zone, &[piece])
+        }
+    }
 
     #[test]
     fn a_discarded_only_copy_may_come_back_until_a_checkpoint_begun_later_is_durable() {
