@@ -42,7 +42,7 @@ const WAYS: [(&str, u64, Option<u32>); 5] = [
 
 enum Way {
     File(File),
-    Store(Box<PageStore>, SpaceId, tempfile::TempDir),
+    Store(Box<PageStore>, SpaceId),
 }
 
 /// Seconds, CPU seconds, switches of living threads, writes, flushes: so far, or per commit.
@@ -76,13 +76,13 @@ fn main() {
 
 fn open(pair: &Pair, way: usize) -> Way {
     let (_, ssd_mib, ring) = WAYS[way];
-    let folder = if ssd_mib > 0 { pair.ssd.store_folder() } else { pair.hdd.store_folder() };
+    let folder = if ssd_mib > 0 { pair.ssd.store_folder() } else { pair.hdd.store_folder() }.keep();
     if way == 0 {
-        let file = File::create_new(folder.path().join("plain")).expect("a file");
+        let file = File::create_new(folder.join("plain")).expect("a file");
         file.write_all_at(&vec![1; (u64::from(PAGES) * PAGE_BYTES) as usize], 0).expect("written");
         return Way::File(file);
     }
-    let builder = pagetier::PageStore::builder().directory(folder.path()).page_size(PageSize::MIN);
+    let builder = pagetier::PageStore::builder().directory(folder).page_size(PageSize::MIN);
     let builder = builder.hdd(pair.hdd.folder().join(format!("hdd-{way}.vol"))).ssd_bytes(ssd_mib << 20);
     let builder = builder.pool_bytes(2 * u64::from(PAGES) * PAGE_BYTES);
     let builder = ring.into_iter().fold(builder, pagetier::Builder::ring_pages);
@@ -90,7 +90,7 @@ fn open(pair: &Pair, way: usize) -> Way {
     let space = store.block_on(store.spaces().create("pages")).expect("a space");
     (0..PAGES).for_each(|_| drop(store.allocate(space).expect("room")));
     store.sync().expect("synced");
-    Way::Store(Box::new(store), space, folder)
+    Way::Store(Box::new(store), space)
 }
 
 fn commit(way: &mut Way, seed: u64, commits: u32) -> Figures {
@@ -106,7 +106,7 @@ fn commit(way: &mut Way, seed: u64, commits: u32) -> Figures {
                 }
                 file.sync_data().expect("synced");
             }
-            Way::Store(store, space, _) => {
+            Way::Store(store, space) => {
                 for page in pages {
                     store.get_mut(PageId::new(*space, page)).expect("in memory").fill(rng.random());
                 }
