@@ -134,15 +134,25 @@ impl Driver {
     /// Runs `future` to its end while this thread waits, which may also run tasks of another runtime: it
     /// then stops that thread's other tasks.
     pub fn block_on<T: Send>(&self, future: impl Future<Output = T> + Send) -> T {
+        self.outcome(future, true)
+    }
+
+    /// The same for what nearly always waits for tasks that it starts. Started while no thread drives the
+    /// runtime, they would have to wake it.
+    pub(super) fn wait_for<T: Send>(&self, future: impl Future<Output = T> + Send) -> T {
+        self.outcome(future, false)
+    }
+
+    fn outcome<T: Send>(&self, future: impl Future<Output = T> + Send, may_be_ready: bool) -> T {
         let mut outcome = None;
-        self.run(std::pin::pin!(async { outcome = Some(future.await) }));
+        self.run(std::pin::pin!(async { outcome = Some(future.await) }), may_be_ready);
         outcome.expect("a future that ran to its end has an outcome")
     }
 
     /// The part of `block_on` that is compiled once, not for each method.
-    fn run(&self, mut future: Pin<&mut (dyn Future<Output = ()> + Send)>) {
+    fn run(&self, mut future: Pin<&mut (dyn Future<Output = ()> + Send)>, may_be_ready: bool) {
         if Handle::try_current().is_err() {
-            return self.drive(future);
+            return self.drive(future, may_be_ready);
         }
         // tokio forbids a thread that runs tasks of a runtime to wait like this. Polling here without
         // tokio's `block_on` would hang: what the future defers, this thread's runtime would wake after the
@@ -150,7 +160,7 @@ impl Driver {
         let waiter = Waiter::current();
         let mut wait = || {
             waiter.stand_in();
-            self.drive(future.as_mut());
+            self.drive(future.as_mut(), may_be_ready);
         };
         loop {
             let thread = std::thread::Builder::new().name("pagetier-waiting".into());
@@ -166,9 +176,9 @@ impl Driver {
     }
 
     /// Runs `future` to its end, and the runtime meanwhile, on this thread, which runs no other one's tasks.
-    fn drive(&self, mut future: Pin<&mut (dyn Future<Output = ()> + Send)>) {
+    fn drive(&self, mut future: Pin<&mut (dyn Future<Output = ()> + Send)>, may_be_ready: bool) {
         // Most calls need not wait.
-        {
+        if may_be_ready {
             let _runtime = self.enter();
             let now = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             if now.is_ready() {

@@ -44,6 +44,7 @@ pub use duties::metered::{Metered, RawDevice, RawDone, RawTransfer};
 pub use handover::buf::{BUF_ALIGN, IoBuf};
 pub use kernel::open::{Opened, open_file, open_file_at, overwrite_in_place};
 pub use kernel::options::{Backend, DirectIo, OpenOptions, Reap};
+pub use kernel::uring::together;
 pub use process::limits::{check_file_bytes, file_bytes_max};
 pub use process::owner::Owner;
 pub use ram::memory::{Memory, MemoryDevice};

@@ -99,7 +99,8 @@ impl<T: Tier> Pool<T> {
                 tasks.0.spawn_on(write, &self.inner.runtime);
             }
             let most = self.inner.params().clean_batches.max(1);
-            while tasks.0.len() >= self.batches(pace, most) {
+            // The last batch keeps none waiting.
+            while pages.peek().is_some() && tasks.0.len() >= self.batches(pace, most) {
                 let patience = if tasks.0.len() < most { PATIENCE } else { Duration::MAX };
                 // The pool's timer: the caller may be on a thread without a runtime.
                 let over = {
@@ -117,6 +118,7 @@ impl<T: Tier> Pool<T> {
         }
         while !tasks.0.is_empty() {
             result = result.and(joined(tasks.0.join_next().await));
+            self.inner.flush_pace.batch_ended();
         }
         result?;
         // I24: the tier's flush begins after the last page write has ended.
@@ -189,6 +191,14 @@ impl<T: Tier> PoolInner<T> {
     /// a staging buffer. While it waits it holds nothing else, so a dropped flush loses nothing and others
     /// can proceed.
     async fn stage_for_flush(self: &Arc<Self>, page: PageId, may_wait: bool) -> Result<Turn<T>, PoolError> {
+        // Nearly every page is staged at the first look, and need not register.
+        if let Some(frame) = self.try_share_resident(page) {
+            let staged = self.stage_latched(frame).map(Turn::Staged);
+            self.frames.release(frame, Mode::Shared);
+            if let Some(staged) = staged {
+                return Ok(staged);
+            }
+        }
         loop {
             listen!(cleaned = self.cleaned, unstaged = self.staged);
             let frame = match self.try_share_resident(page) {

@@ -9,4 +9,4 @@ pub(crate) mod options;
 pub(crate) mod queue;
 mod threads;
 mod transfer;
-mod uring;
+pub(crate) mod uring;

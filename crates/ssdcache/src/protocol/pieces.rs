@@ -664,7 +664,7 @@ fn a_ring_that_takes_only_what_no_slot_backs_does_not_survive_it() {
 #[test]
 fn each_part_of_the_rule_is_needed() {
     for broken in [Broken::WatermarkLate, Broken::JournalLate, Broken::ZoneLate, Broken::LastPieceUnflushed] {
-        let found = (0..400).any(|seed| {
+        let found = (0..1000).any(|seed| {
             let policy = POLICIES[seed as usize % POLICIES.len()];
             World::new(seed, policy, Some(broken)).live(400).is_err()
         });

@@ -194,7 +194,8 @@ impl UringCore {
         Self { operations, ring, usable, threads, threads_max, file }
     }
 
-    pub(crate) fn start(&self, transfer: Transfer) -> Ticket<Completion> {
+    /// Starts a transfer. Also returns whether the ring has it, to be submitted.
+    pub(crate) fn start(&self, transfer: Transfer) -> (Ticket<Completion>, bool) {
         let (promise, ticket) = ticket();
         let class = transfer.class;
         let op = Op { transfer, segments: Segments::default(), promise };
@@ -208,23 +209,18 @@ impl UringCore {
             // Outside the lock: the completion of a refused operation may run code of its waker.
             drop(operations);
             self.complete(op, end);
-            return ticket;
+            return (ticket, false);
         }
-        match operations.push(&self.ring, op) {
-            None => {
-                drop(operations);
-                self.submit();
-            }
-            // Every operation that occupies a slot completes, and the reaper then takes the next one from
-            // here.
-            Some(op) => operations.backlog.push(class, op),
-        }
-        ticket
+        let refused = operations.push(&self.ring, op);
+        let queued = refused.is_none();
+        // Every operation that occupies a slot completes, and the reaper then takes the next one from here.
+        refused.into_iter().for_each(|op| operations.backlog.push(class, op));
+        (ticket, queued)
     }
 
     /// Submits what is queued. Returns false if the kernel does not accept everything; the reaper then
     /// retries.
-    fn submit(&self) -> bool {
+    pub(crate) fn submit(&self) -> bool {
         // Held for the call: `take_over` waits for it, and can then trust the number of entries that the
         // kernel has not taken.
         let usable = self.usable.read();
@@ -513,6 +509,24 @@ mod tests {
             assert!(read.bufs[0].as_slice() == [no as u8; PAGE], "page {no}: {}", read.bufs[0].as_slice()[0]);
         }
         wait(device.flush(IoClass::Meta)).unwrap();
+    }
+
+    #[test]
+    fn operations_that_are_started_together_reach_the_kernel_at_the_end() {
+        // While the runtime does not run, no task of it submits.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let _entered = runtime.enter();
+        let Some((_folder, device)) = reaped_by(Reap::Reactor, 8) else { return };
+        let writes = crate::together(|| {
+            let write = |no| device.write(no * PAGE as u64, page(no as u8), IoClass::Clean);
+            let writes: Vec<_> = crate::together(|| (0..PAGES).map(write).collect());
+            assert!(device.0.core.is_queued(), "an inner call is part of the outer one");
+            writes
+        });
+        assert!(!device.0.core.is_queued());
+        for write in writes {
+            runtime.block_on(write).result.unwrap();
+        }
     }
 
     #[test]

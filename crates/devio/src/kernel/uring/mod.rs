@@ -43,9 +43,35 @@ use crate::kernel::uring::core::{Pass, UringCore};
 use crate::kernel::uring::reap::Reaping;
 use crate::kernel::uring::ring::Ring;
 use crate::{Completion, OpenOptions};
+use std::cell::RefCell;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
+
+thread_local! {
+    /// The rings with operations that are not submitted, while this thread starts several.
+    static HELD: RefCell<Option<Vec<Arc<UringCore>>>> = const { RefCell::new(None) };
+}
+
+/// Starts operations by `start`. When it returns, the kernel takes those on a ring with one call, and the
+/// block layer sees them together. `start` must not block until one of them ends.
+pub fn together<T>(start: impl FnOnce() -> T) -> T {
+    /// Submits when it is dropped, so also if `start` panics.
+    struct Submit;
+    impl Drop for Submit {
+        fn drop(&mut self) {
+            for core in HELD.take().into_iter().flatten() {
+                core.submit();
+            }
+        }
+    }
+    let begin = |held: &RefCell<Option<Vec<_>>>| {
+        let mut held = held.borrow_mut();
+        held.is_none().then(|| *held = Some(Vec::new()))
+    };
+    let _submit = HELD.try_with(begin).ok().flatten().map(|()| Submit);
+    start()
+}
 
 /// Serves a file by io_uring. See the module.
 #[derive(Debug)]
@@ -83,8 +109,19 @@ impl Issuer for Uring {
         &self.core.file
     }
 
-    delegate! { self => self.core;
-        fn start(transfer: Transfer) -> Ticket<Completion>;
+    fn start(&self, transfer: Transfer) -> Ticket<Completion> {
+        let (ticket, queued) = self.core.start(transfer);
+        let hold = |held: &mut Vec<Arc<UringCore>>| {
+            if !held.iter().any(|core| Arc::ptr_eq(core, &self.core)) {
+                held.push(Arc::clone(&self.core));
+            }
+        };
+        // It is gone in a thread that ends.
+        let held = HELD.try_with(|held| held.borrow_mut().as_mut().map(hold).is_some());
+        if queued && !held.unwrap_or(false) {
+            self.core.submit();
+        }
+        ticket
     }
 
     delegate! { self => self.core.ring;

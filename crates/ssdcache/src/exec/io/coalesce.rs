@@ -1,7 +1,7 @@
 //! Merges writes: sorts them by position, joins adjacent ones, and keeps a bounded number in flight.
 
-use futures_util::stream::{Stream, StreamExt};
-use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
+use futures_util::stream::{Stream, StreamExt, poll_fn};
+use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice, together};
 use std::sync::Arc;
 
 /// The number of a batch's writes in flight: enough for the disk to sort, few enough that reads get through.
@@ -71,7 +71,9 @@ pub(crate) fn write_runs<T: Send>(
     });
     let urgent = matches!(class, IoClass::UrgentClean | IoClass::UrgentWriteBack);
     let at_once = if urgent { URGENT_WRITES_MAX } else { WRITES_MAX };
-    Box::pin(futures_util::stream::iter(writes).buffer_unordered(at_once))
+    let mut runs = futures_util::stream::iter(writes).buffer_unordered(at_once);
+    // One poll starts as many as may be in flight.
+    Box::pin(poll_fn(move |context| together(|| runs.poll_next_unpin(context))))
 }
 
 #[cfg(test)]

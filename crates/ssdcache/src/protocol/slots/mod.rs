@@ -497,7 +497,7 @@ impl Slots {
         } else {
             s.phase = Phase::Free;
             drop(s);
-            self.list_free(slot);
+            self.note_free(slot);
         }
     }
 

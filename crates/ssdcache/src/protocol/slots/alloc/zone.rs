@@ -2,15 +2,18 @@
 
 use super::{Alloc, Grant};
 use crate::protocol::slots::Slots;
-use crate::protocol::slots::table::{FreeList, SlotTable};
+use crate::protocol::slots::table::SlotTable;
 use crate::protocol::slots::types::{MapWork, NoSlot};
 use pagetier_page::PageId;
 use pagetier_policy::{Cause, Millis, SlotId, Verdict};
 
-/// The free slots that may be written. The others wait for the next checkpoint.
+/// The free slots that may be written, which the table knows. The others wait for the next checkpoint.
 #[derive(Debug, Default)]
-pub(in crate::protocol::slots) struct FreeLists {
-    writable: FreeList,
+pub(in crate::protocol::slots) struct FreeSlots {
+    pub(super) writable: usize,
+    /// The slot given out last. The next one is looked for behind it, so that the slots of a batch are
+    /// neighbours where there are some, and one write takes several.
+    last: Option<SlotId>,
     /// Whether the policy rejected a page because its zone had no candidate left.
     spent: bool,
     /// Whether, since the last write-back, a dirty page was written home only because the victim that it
@@ -18,24 +21,10 @@ pub(in crate::protocol::slots) struct FreeLists {
     held_up: bool,
 }
 
-impl FreeLists {
-    pub(super) fn add(&mut self, slots: &mut SlotTable, slot: SlotId) {
-        // The slot that became free last is given out first.
-        self.writable.put_first(slots, slot);
-    }
-
+impl FreeSlots {
     /// The number of free slots that may be written, and of those that wait.
     pub(super) fn count(&self, slots: &SlotTable) -> (usize, usize) {
-        (self.writable.len(), slots.count_free() - self.writable.len())
-    }
-
-    /// Whether the list has as many slots as it counts.
-    pub(super) fn adds_up(&self, slots: &SlotTable) -> bool {
-        self.writable(slots).take(self.writable.len() + 1).count() == self.writable.len()
-    }
-
-    pub(super) fn writable<'a>(&self, slots: &'a SlotTable) -> impl Iterator<Item = SlotId> + use<'a> {
-        self.writable.iter(slots)
+        (self.writable, slots.count_free() - self.writable)
     }
 
     pub(super) fn is_spent(&self) -> bool {
@@ -45,27 +34,24 @@ impl FreeLists {
     pub(super) fn take_urgency(&mut self) -> bool {
         std::mem::take(&mut self.held_up)
     }
-
-    /// Lists the free slots anew, after a change of the zones: low ones are given out first, in runs.
-    pub(super) fn list(&mut self, slots: &mut SlotTable, capturing: bool) {
-        self.writable = FreeList::default();
-        // No more than a zone has.
-        for slot in slots.free_writable(capturing).collect::<Vec<_>>() {
-            self.writable.put_last(slots, slot);
-        }
-    }
 }
 
 impl Slots {
-    fn lists(&mut self) -> Option<&mut FreeLists> {
-        if let Alloc::Zone(lists) = &mut self.alloc { Some(lists) } else { None }
+    fn free_in_zone(&mut self) -> Option<&mut FreeSlots> {
+        if let Alloc::Zone(free) = &mut self.alloc { Some(free) } else { None }
     }
 
     /// Takes a free slot that may be written.
     pub(in crate::protocol::slots) fn take_writable(&mut self) -> Option<SlotId> {
-        let slots = &self.slots;
         let slot = match &mut self.alloc {
-            Alloc::Zone(lists) => lists.writable.take_first(slots),
+            Alloc::Zone(free) => {
+                let from = free.last.map_or(SlotId(0), |last| SlotId(last.0 + 1));
+                let any = (free.writable > 0).then_some(from);
+                let slot = any.and_then(|from| self.slots.next_free_writable(from, self.capturing));
+                free.writable -= usize::from(slot.is_some());
+                free.last = slot.or(free.last);
+                slot
+            }
             Alloc::Circle(_) => None,
         };
         self.starved |= slot.is_none();
@@ -146,9 +132,9 @@ impl Slots {
                 // sooner.
                 let held_up = refused_dirty && cause == Cause::Cleaned && !self.through;
                 let spent = room == 0 && !has_candidates && self.victims(1, now).is_empty();
-                if let Some(lists) = self.lists() {
-                    lists.held_up |= held_up;
-                    lists.spent |= spent;
+                if let Some(free) = self.free_in_zone() {
+                    free.held_up |= held_up;
+                    free.spent |= spent;
                 }
                 Err(NoSlot::Never)
             }
@@ -215,15 +201,20 @@ impl Slots {
         // These will soon hold something else than the map says. A recovery reads slots of the zone, and
         // trusts the map for all others (I2).
         let mut named: Vec<SlotId> = self.slots.unsettled().collect();
-        let mut left = (self.params.zone as usize).saturating_sub(named.len());
-        if let Alloc::Zone(lists) = &mut self.alloc {
-            lists.spent = false;
-            let unsettled = named.len();
-            let waiting = self.slots.free_waiting(self.capturing);
-            named.extend(lists.writable(&self.slots).chain(waiting).take(left));
-            left -= named.len() - unsettled;
+        let left = (self.params.zone as usize).saturating_sub(named.len());
+        if let Some(free) = self.free_in_zone() {
+            free.spent = false;
         }
+        // As many as writers may need while the checkpoint is written. The others are chosen anew: otherwise
+        // those of each zone would lie further apart than those of the one before.
+        let kept = self.slots.free_writable(self.capturing).take(left.min(self.params.reserve as usize));
+        named.extend(kept);
         self.slots.begin_next_zone(&named);
+        let room = (self.params.zone as usize).saturating_sub(named.len());
+        let is_new = |slot: &SlotId| !self.slots.next_zone().has(*slot);
+        let free: Vec<SlotId> = self.slots.free_in_runs().filter(is_new).take(room).collect();
+        free.iter().for_each(|slot| self.slots.put_in_next_zone(*slot));
+        let mut left = room - free.len();
         let mut candidates = Vec::new();
         let slots = &self.slots;
         let mut eligible = |slot: SlotId| slots.is_live(slot);
@@ -242,6 +233,7 @@ impl Slots {
 mod tests {
     use super::*;
     use crate::format::map::Entry;
+    use crate::protocol::flushes::SsdFlush;
     use crate::protocol::slots::{Located, Plan, SlotParams};
     use pagetier_page::{SpaceId, Stamp};
     use pagetier_policy::{Costs, SlotPolicyParams, SsdPolicy, ZonePercent};
@@ -293,6 +285,30 @@ mod tests {
         let no = page_of(&slots, false);
         assert_eq!(rewritten(&mut slots, no), Plan::Hdd, "no slot can be written before the next zone");
         assert_eq!(slots.pages(), SLOTS as usize, "no copy was given up for nothing");
+    }
+
+    #[test]
+    fn the_slots_of_a_batch_are_neighbours_and_none_is_of_one_zone_alone() {
+        let mut slots = slots_with(0, 6);
+        let batch = |slots: &mut Slots| -> Vec<u32> {
+            let slot_of = |no| match rewritten(slots, no) {
+                Plan::Ssd(ticket) => {
+                    slots.end_write(ticket, true, SsdFlush(1), NOW);
+                    ticket.slot.0
+                }
+                plan => panic!("{plan:?}"),
+            };
+            let written = (0..3).map(slot_of).collect();
+            slots.flushed(SsdFlush(1));
+            written
+        };
+        assert_eq!([batch(&mut slots), batch(&mut slots)], [[0, 1, 2], [3, 4, 5]]);
+        assert_eq!(batch(&mut slots), [6, 7, 0]);
+        slots.begin_checkpoint(NOW);
+        for slot in batch(&mut slots) {
+            assert!(slots.slots.in_zone(SlotId(slot)) && slots.slots.next_zone().has(SlotId(slot)), "{slot}");
+        }
+        slots.validate().expect("sound slots");
     }
 
     #[test]

@@ -21,7 +21,7 @@ impl Bits {
         Self { words, ones: if one { slots as usize } else { 0 } }
     }
 
-    pub(super) fn has(&self, slot: SlotId) -> bool {
+    pub(crate) fn has(&self, slot: SlotId) -> bool {
         self.words[slot.at() / 64] & bit_of(slot) != 0
     }
 
