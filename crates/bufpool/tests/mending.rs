@@ -236,6 +236,9 @@ async fn lookups_are_hits_or_misses_also_those_of_scans() {
             drop(pool.get(page(no)).await.unwrap());
             look_ups += 1;
         }
+        let pages = [0, 3, 0].map(page);
+        drop(pool.get_many(&pages).await.unwrap());
+        look_ups += pages.len() as u64;
         let mut scan = pool.scan(SPACE, 0..40);
         while let Some(next) = scan.next().await {
             next.unwrap();

@@ -64,6 +64,8 @@ impl<T: Tier> Pool<T> {
         missing: Vec<PageId>,
     ) -> Result<Vec<PageRef<'_, T>>, PoolError> {
         let inner = &self.inner;
+        // Before it waits for anybody's guard: without the claim no page is served.
+        inner.here()?;
         let once = |mut pages: Vec<PageId>| {
             pages.sort_unstable();
             pages.dedup();

@@ -2,9 +2,10 @@
 
 use crate::duties::check::Spot;
 use crate::duties::recorder::Recorder;
-use crate::users::claim::boot_time;
+use crate::users::claim::now;
 use crate::users::occupancy::InFlight;
 use crate::{DeviceError, DeviceErrorKind, IoClass, Occupancy};
+use rustix::time::ClockId::Monotonic;
 use std::sync::Arc;
 
 /// A device's name, counters and operations in flight.
@@ -23,12 +24,12 @@ impl Meter {
     /// The meter of a new device.
     #[must_use]
     pub fn new(name: Arc<str>) -> Self {
-        Self { name, recorder: Recorder::new(1), occupancy: Occupancy::default(), epoch_ns: boot_time() }
+        Self { name, recorder: Recorder::new(1), occupancy: Occupancy::default(), epoch_ns: now(Monotonic) }
     }
 
     /// Nanoseconds since the device was opened.
     pub(crate) fn now_ns(&self) -> u64 {
-        boot_time().saturating_sub(self.epoch_ns)
+        now(Monotonic).saturating_sub(self.epoch_ns)
     }
 
     /// Registers an operation; returns its start, in nanoseconds.

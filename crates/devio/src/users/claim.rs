@@ -9,6 +9,7 @@
 //! the machine was stopped counts, so one that resumes has lapsed before it does anything else.
 
 use parking_lot::Mutex;
+use rustix::time::ClockId;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -55,9 +56,13 @@ impl Default for State {
     }
 }
 
-/// Twice per operation of a device, so without the arithmetic of `Instant`.
-pub(crate) fn boot_time() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+fn boot_time() -> u64 {
+    now(ClockId::Boottime)
+}
+
+/// Nanoseconds, without the arithmetic of `Instant`: a device asks twice per operation.
+pub(crate) fn now(clock: ClockId) -> u64 {
+    let now = rustix::time::clock_gettime(clock);
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 

@@ -157,6 +157,8 @@ impl Ring {
         if let [one] = segments.0[..] {
             return self.single_entry(write, one.iov_base.cast(), one.iov_len, at);
         }
+        // A list in place would move with the operation; one of a single segment was returned above.
+        debug_assert!(segments.0.is_empty() || segments.0.spilled());
         let (list, count) = (segments.0.as_ptr(), segments.0.len() as u32);
         if write {
             opcode::Writev::new(FILE, list, count).offset(at).build()

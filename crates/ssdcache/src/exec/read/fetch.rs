@@ -206,14 +206,15 @@ impl Core {
     }
 
     fn fetched(self: &Arc<Self>, page: PageId, buf: IoBuf, from: Location, access: Access) -> Fetched {
-        // Without slots the SSD's policy has nothing to decide, and the page no copy.
+        // Without slots the SSD's policy has nothing to decide, and the page no copy, whatever it was read from.
         if !self.has_slots() {
-            return Fetched { buf, result: Ok(from) };
+            return Fetched { buf, result: Ok(Location::Hdd) };
         }
         let now = self.now();
         let mut state = self.state.lock();
         state.slots.note_read(page, Some(from), access, now);
-        let asked = from == Location::Hdd && state.slots.admits_on_read();
+        // Asked again: the SSD may have gone before the state was locked.
+        let asked = from == Location::Hdd && self.has_slots() && state.slots.admits_on_read();
         if asked && state.may_admit(self.admissions_max) {
             let fresh = &mut || self.stamps.fresh();
             if let Some(ticket) = state.slots.plan_copy(page, Cause::Read, now, fresh) {
