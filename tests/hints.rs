@@ -1,5 +1,5 @@
-//! Hints for spaces, under every policy, under load, with power cuts and faults. In `free_load.rs` they change
-//! all the time.
+//! Hints for spaces, under every policy, under load, with power cuts and faults. In `free_load.rs` they
+//! change all the time.
 
 use crate::changing::{blank_ssd, check, loaded};
 use crate::fixture::{

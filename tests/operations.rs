@@ -1,7 +1,7 @@
 //! Every operation on a running store, under load, while one thing goes wrong: a device fails, is full, slow
-//! or gone, the manifest cannot be saved, the call is dropped, or the store is shut down. Each call returns in
-//! time, and nothing synced is lost: not in the store, not after a power cut in the middle. What two operations
-//! do to each other is in `pairs/`.
+//! or gone, the manifest cannot be saved, the call is dropped, or the store is shut down. Each call returns
+//! in time, and nothing synced is lost: not in the store, not after a power cut in the middle. What two
+//! operations do to each other is in `pairs/`.
 
 use crate::changing::{Known, blank_ssd, check, known};
 use crate::fixture::{Fixture, PAGE, PAGES, SSD_PAGES, grown, version_of, write};

@@ -63,7 +63,7 @@ impl World {
         store.sync().await.unwrap();
         assert!(store.stats().ssd.dirty_pages > 20);
         Self {
-            dir: pagetier_testing::scratch(),
+            dir: tempfile::tempdir().unwrap(),
             hdd,
             ssd,
             store: Arc::new(store),

@@ -67,7 +67,7 @@ fn entries(dir: &Path) -> u32 {
 
 #[test]
 fn a_store_in_use_refuses_every_command_and_is_not_disturbed() {
-    let folder = pagetier_testing::scratch();
+    let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("kv");
     loaded(&dir, 500);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -116,7 +116,7 @@ fn a_store_in_use_refuses_every_command_and_is_not_disturbed() {
 
 #[test]
 fn a_full_disk_ends_a_load_by_name_and_loses_nothing() {
-    let folder = pagetier_testing::scratch();
+    let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("kv");
     loaded(&dir, 2_000);
     // Neither the log nor the pages can grow much.
@@ -151,7 +151,7 @@ fn a_full_disk_ends_a_load_by_name_and_loses_nothing() {
 
 #[test]
 fn a_lost_ssd_is_given_up_only_on_request_and_its_changes_come_from_the_log() {
-    let folder = pagetier_testing::scratch();
+    let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("kv");
     let kv = |arguments: &[&str]| {
         Command::new(KV)
@@ -176,7 +176,7 @@ fn a_lost_ssd_is_given_up_only_on_request_and_its_changes_come_from_the_log() {
 /// commands are repeated until enough of them were stopped.
 #[test]
 fn a_command_stopped_at_any_moment_keeps_what_was_confirmed() {
-    let folder = pagetier_testing::scratch();
+    let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("kv");
     loaded(&dir, 3_000);
     let mut stopped = 0;
@@ -219,7 +219,7 @@ fn a_command_stopped_at_any_moment_keeps_what_was_confirmed() {
 /// The scan's output is not read, so the scan waits half-way.
 #[test]
 fn a_scan_that_is_stopped_says_that_it_is_not_whole() {
-    let folder = pagetier_testing::scratch();
+    let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("kv");
     loaded(&dir, 3_000);
     let mut child = begun(&dir, &["scan"]);
@@ -242,7 +242,7 @@ fn a_scan_that_is_stopped_says_that_it_is_not_whole() {
 
 #[test]
 fn damage_is_an_error_that_names_the_page_and_never_a_wrong_value() {
-    let folder = pagetier_testing::scratch();
+    let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("kv");
     loaded(&dir, 1_000);
     let pages = dir.join("pages");
@@ -278,7 +278,7 @@ fn damage_is_an_error_that_names_the_page_and_never_a_wrong_value() {
 /// The store keeps to its manifest. The command that the message names is tested with the tool.
 #[test]
 fn an_ssd_that_only_the_options_name_is_said_to_be_unused() {
-    let folder = pagetier_testing::scratch();
+    let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("kv");
     loaded(&dir, 100);
     assert!(kv(&dir, &["get", "user0000000001"]).stderr.is_empty());
@@ -302,7 +302,7 @@ fn an_ssd_that_only_the_options_name_is_said_to_be_unused() {
 /// Its operators reach it through the socket, which is there only if it was asked for.
 #[test]
 fn a_running_command_takes_requests_of_its_operators() {
-    let dir = pagetier_testing::scratch();
+    let dir = tempfile::tempdir().unwrap();
     loaded(dir.path(), 2000);
     let pages = dir.path().join("pages");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -25,7 +25,7 @@ async fn expect_sound(kv: &Kv) -> u64 {
 #[tokio::test]
 async fn keys_and_values_of_every_length_come_back_and_longer_ones_are_refused() {
     for page_bytes in [4096, 65536] {
-        let folder = pagetier_testing::scratch();
+        let folder = tempfile::tempdir().unwrap();
         let options = options(&folder.path().join("kv")).page_bytes(page_bytes).pool_bytes(24 << 20);
         let kv = Kv::open(&options).await.unwrap();
         let (key_max, value_max) = (kv.key_bytes_max(), kv.value_bytes_max());
@@ -74,7 +74,7 @@ async fn worker(kv: Arc<Kv>, task: u64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_side_by_side_see_their_own_changes_and_scans_stay_in_order() {
-    let folder = pagetier_testing::scratch();
+    let folder = tempfile::tempdir().unwrap();
     let kv = Arc::new(Kv::open(&options(&folder.path().join("kv"))).await.unwrap());
     let workers: Vec<_> = (0..6).map(|task| tokio::spawn(worker(Arc::clone(&kv), task))).collect();
     let done = Arc::new(AtomicBool::new(false));
@@ -103,7 +103,7 @@ async fn tasks_side_by_side_see_their_own_changes_and_scans_stay_in_order() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backup_under_load_is_the_store_at_one_moment() {
-    let folder = pagetier_testing::scratch();
+    let folder = tempfile::tempdir().unwrap();
     let kv = Arc::new(Kv::open(&options(&folder.path().join("kv"))).await.unwrap());
     for number in 0..3_000 {
         kv.put_unsynced(format!("{number:05}").as_bytes(), &[1; 300]).await.unwrap();
@@ -159,7 +159,7 @@ type Reached = fn(BackupProgress) -> bool;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backup_that_is_dropped_leaves_the_store_in_use_and_no_backup() {
-    let folder = pagetier_testing::scratch();
+    let folder = tempfile::tempdir().unwrap();
     let kv = Kv::open(&options(&folder.path().join("kv"))).await.unwrap();
     for number in 0..3_000 {
         kv.put_unsynced(format!("{number:05}").as_bytes(), &[1; 300]).await.unwrap();
@@ -199,7 +199,7 @@ async fn a_backup_that_is_dropped_leaves_the_store_in_use_and_no_backup() {
 
 #[tokio::test]
 async fn an_opening_waits_for_a_flush_that_outlasts_the_previous_store() {
-    let folder = pagetier_testing::scratch();
+    let folder = tempfile::tempdir().unwrap();
     let options = options(folder.path());
     let kv = Kv::open(&options).await.unwrap();
     kv.put(b"a", b"1").await.unwrap();
@@ -228,7 +228,7 @@ fn said(output: &Output) -> String {
 
 #[test]
 fn the_program_puts_gets_scans_loads_checks_copies_and_says_what_is_wrong() {
-    let folder = pagetier_testing::scratch();
+    let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("kv");
     let expect = |arguments: &[&str], code: i32, words: &str| {
         let output = kv(&dir, arguments);
@@ -282,7 +282,7 @@ fn log_bytes(log: &Path) -> u64 {
 
 #[test]
 fn an_interrupted_load_keeps_what_it_inserted() {
-    let folder = pagetier_testing::scratch();
+    let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("kv");
     let mut load = Command::new(env!("CARGO_BIN_EXE_kv"))
         .args(["--dir", dir.to_str().unwrap(), "--ssd-mib", "16", "load", "--count", "100000000"])

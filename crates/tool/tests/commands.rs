@@ -14,7 +14,7 @@ use std::time::Duration;
 #[test]
 fn what_only_looks_writes_nothing_even_after_a_crash() {
     for close in [true, false] {
-        let dir = pagetier_testing::scratch();
+        let dir = tempfile::tempdir().unwrap();
         let (store, hot) = (dir.path().join("store"), dir.path().join("hot"));
         made(&store, close);
         let before = contents(&store);
@@ -59,7 +59,7 @@ fn what_only_looks_writes_nothing_even_after_a_crash() {
 /// The directory of such a store has no manifest, and another one will do.
 #[test]
 fn a_store_whose_manifest_is_on_the_hdd_is_named_by_its_hdd() {
-    let dir = pagetier_testing::scratch();
+    let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (at, volume, elsewhere, chain) = (path("store"), path("volume"), path("elsewhere"), path("chain"));
     runtime().block_on(async {
@@ -101,7 +101,7 @@ fn a_store_whose_manifest_is_on_the_hdd_is_named_by_its_hdd() {
 
 #[test]
 fn damage_is_listed_with_an_exit_code_and_repaired_where_a_copy_is_left() {
-    let dir = pagetier_testing::scratch();
+    let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     made(&store, true);
     let at = store.to_str().unwrap();
@@ -136,7 +136,7 @@ fn damage_is_listed_with_an_exit_code_and_repaired_where_a_copy_is_left() {
 
 #[test]
 fn a_drained_store_opens_without_its_ssd() {
-    let dir = pagetier_testing::scratch();
+    let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     made(&store, false);
     let at = store.to_str().unwrap();
@@ -156,7 +156,7 @@ fn a_drained_store_opens_without_its_ssd() {
 
 #[test]
 fn a_chain_of_backups_is_made_and_restored() {
-    let dir = pagetier_testing::scratch();
+    let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (store, chain) = (path("store"), path("chain"));
     made(Path::new(&store), false);
@@ -199,7 +199,7 @@ fn a_chain_of_backups_is_made_and_restored() {
 #[test]
 fn the_list_of_backups_says_to_which_moments_an_archive_leads() {
     use pagetier_wal::{LoggedStore, Wal, WalOptions};
-    let dir = pagetier_testing::scratch();
+    let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (chain, archive) = (path("chain"), path("archive"));
     std::fs::create_dir(&archive).unwrap();
@@ -242,7 +242,7 @@ fn is_plain(value: &Value, key: &str) -> bool {
 #[test]
 fn json_has_neither_pairs_nor_sentences() {
     for harm in 0..3 {
-        let dir = pagetier_testing::scratch();
+        let dir = tempfile::tempdir().unwrap();
         let store = dir.path().join("store");
         made(&store, harm == 0);
         let at = store.to_str().unwrap();
@@ -266,7 +266,7 @@ fn json_has_neither_pairs_nor_sentences() {
 
 #[test]
 fn what_a_repair_leaves_comes_from_a_backup() {
-    let dir = pagetier_testing::scratch();
+    let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (store, chain, foreign) = (path("store"), path("chain"), path("foreign"));
     made(Path::new(&store), true);
@@ -315,7 +315,7 @@ fn what_a_repair_leaves_comes_from_a_backup() {
 
 #[test]
 fn free_pages_and_room_are_shown_and_damage_names_its_space() {
-    let dir = pagetier_testing::scratch();
+    let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     made(&store, true);
     runtime().block_on(async {
@@ -345,7 +345,7 @@ fn free_pages_and_room_are_shown_and_damage_names_its_space() {
 
 #[test]
 fn events_are_selected_by_the_environment_and_printed_in_two_forms() {
-    let dir = pagetier_testing::scratch();
+    let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     made(&store, false);
     let at = store.to_str().unwrap();
@@ -372,7 +372,7 @@ fn events_are_selected_by_the_environment_and_printed_in_two_forms() {
 /// A signal at any moment leaves only backups that can be restored.
 #[test]
 fn backups_are_listed_verified_and_purged_and_pages_taken_out() {
-    let dir = pagetier_testing::scratch();
+    let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (store, chain) = (path("store"), path("chain"));
     made(Path::new(&store), false);
@@ -443,7 +443,7 @@ fn the_guides_commands_run() {
         if commands.is_empty() {
             continue;
         }
-        let dir = pagetier_testing::scratch();
+        let dir = tempfile::tempdir().unwrap();
         let at = dir.path().to_str().unwrap();
         made(&dir.path().join("db"), true);
         let (runtime, db) = (runtime(), dir.path().join("db"));
@@ -475,7 +475,7 @@ fn the_guides_commands_run() {
 
 #[test]
 fn a_running_store_is_watched_through_its_export_and_refused_otherwise() {
-    let dir = pagetier_testing::scratch();
+    let dir = tempfile::tempdir().unwrap();
     let (store, file) = (dir.path().join("store"), dir.path().join("stats.json"));
     let (at, file_at) = (store.to_str().unwrap(), file.to_str().unwrap());
     runtime().block_on(async {
@@ -599,7 +599,7 @@ fn every_command_has_help_and_names_what_it_lacks() {
 /// After a downgrade: no command takes what a later version wrote for damaged, or writes to it.
 #[test]
 fn a_store_of_a_later_version_is_refused_by_its_number() {
-    let dir = pagetier_testing::scratch();
+    let dir = tempfile::tempdir().unwrap();
     let (store, other) = (dir.path().join("store"), dir.path().join("other"));
     made(&store, true);
     let (at, other) = (store.to_str().unwrap(), other.to_str().unwrap());

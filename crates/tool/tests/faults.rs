@@ -52,7 +52,7 @@ fn fifo(path: &Path) {
 
 #[test]
 fn a_store_in_use_refuses_every_command_that_opens_it_and_is_not_disturbed() {
-    let dir = pagetier_testing::scratch();
+    let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (at, hot, chain) = (path("store"), path("hot"), path("chain"));
     let running = runtime();
@@ -122,7 +122,7 @@ fn a_store_in_use_refuses_every_command_that_opens_it_and_is_not_disturbed() {
 /// its recovery is interrupted, too.
 #[test]
 fn a_command_stopped_at_any_moment_loses_nothing() {
-    let dir = pagetier_testing::scratch();
+    let dir = tempfile::tempdir().unwrap();
     let crashed = dir.path().join("crashed");
     made(&crashed, false);
     let mut stopped = 0;
@@ -159,7 +159,7 @@ fn a_command_stopped_at_any_moment_loses_nothing() {
 /// The chain's file is a pipe, so the restoration waits half-way.
 #[test]
 fn a_restoration_stopped_in_its_middle_leaves_no_store_and_can_be_repeated() {
-    let dir = pagetier_testing::scratch();
+    let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (store, chain, to, disk) = (path("store"), path("chain"), path("to"), path("disk"));
     made(Path::new(&store), true);
@@ -195,7 +195,7 @@ fn a_restoration_stopped_in_its_middle_leaves_no_store_and_can_be_repeated() {
 
 #[test]
 fn a_view_ended_by_a_signal_has_the_exit_code_of_every_stopped_command() {
-    let dir = pagetier_testing::scratch();
+    let dir = tempfile::tempdir().unwrap();
     let (store, file) = (dir.path().join("store"), dir.path().join("stats.json"));
     runtime().block_on(async {
         let open = open(&store).await;
@@ -216,7 +216,7 @@ fn a_view_ended_by_a_signal_has_the_exit_code_of_every_stopped_command() {
 #[test]
 fn a_backup_to_a_path_that_is_not_utf8_is_reported_and_a_slash_at_the_end_of_a_path_is_not_part_of_it() {
     use std::os::unix::ffi::OsStrExt;
-    let dir = pagetier_testing::scratch();
+    let dir = tempfile::tempdir().unwrap();
     let (store, to) = (dir.path().join("store"), dir.path().join("to"));
     made(&store, true);
     let chain = dir.path().join(std::ffi::OsStr::from_bytes(b"cha\xffin"));
@@ -237,7 +237,7 @@ fn a_backup_to_a_path_that_is_not_utf8_is_reported_and_a_slash_at_the_end_of_a_p
 /// Nothing that a command prints names a method of the library.
 #[test]
 fn messages_name_options_of_the_program() {
-    let dir = pagetier_testing::scratch();
+    let dir = tempfile::tempdir().unwrap();
     let (crashed, at) = (dir.path().join("crashed"), dir.path().join("store"));
     made(&crashed, false);
     copy(&crashed, &at);
@@ -260,7 +260,7 @@ fn messages_name_options_of_the_program() {
 /// The draft is a pipe, so the backup waits half-way.
 #[test]
 fn a_backup_stopped_in_its_middle_leaves_the_chain_and_the_store() {
-    let dir = pagetier_testing::scratch();
+    let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (store, chain) = (path("store"), path("chain"));
     made(Path::new(&store), false);
@@ -306,7 +306,7 @@ fn a_calibration_that_is_stopped_or_lacks_room_leaves_no_scratch_file() {
 
 #[test]
 fn under_a_limit_on_file_sizes_a_command_fails_by_name_and_succeeds_without_it() {
-    let dir = pagetier_testing::scratch();
+    let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (store, chain, to, hot) = (path("store"), path("chain"), path("to"), path("hot"));
     made(Path::new(&store), true);
@@ -334,7 +334,7 @@ fn under_a_limit_on_file_sizes_a_command_fails_by_name_and_succeeds_without_it()
 
 #[test]
 fn a_missing_ssd_is_named_and_given_up_only_on_request() {
-    let dir = pagetier_testing::scratch();
+    let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     made(&store, true);
     let at = store.to_str().unwrap();
@@ -373,7 +373,7 @@ fn a_missing_ssd_is_named_and_given_up_only_on_request() {
 
 #[test]
 fn views_end_with_their_reader_and_say_when_the_store_has_gone() {
-    let dir = pagetier_testing::scratch();
+    let dir = tempfile::tempdir().unwrap();
     let (store, file) = (dir.path().join("store"), dir.path().join("stats.json"));
     let at = file.to_str().unwrap();
     let running = runtime();
@@ -414,7 +414,7 @@ fn views_end_with_their_reader_and_say_when_the_store_has_gone() {
 
 #[test]
 fn a_file_that_is_no_trace_is_refused_by_the_record() {
-    let dir = pagetier_testing::scratch();
+    let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("t.ptr");
     let at = file.to_str().unwrap();
     let what_if = |pool: &str| run(&["what-if", at, "--pool-pages", pool, "--ssd-pages", "200"]);
@@ -439,7 +439,7 @@ fn a_file_that_is_no_trace_is_refused_by_the_record() {
 /// A store whose directory was taken away while a command reads it, or that never was one.
 #[test]
 fn what_is_no_store_is_said_to_be_none() {
-    let dir = pagetier_testing::scratch();
+    let dir = tempfile::tempdir().unwrap();
     let at = dir.path().to_str().unwrap();
     for args in [
         &["inspect", at][..],
@@ -495,7 +495,7 @@ fn spoil(store: &Path, seed: u64) -> String {
 
 #[test]
 fn a_damaged_store_is_described_verified_and_repaired_without_a_panic() {
-    let dir = pagetier_testing::scratch();
+    let dir = tempfile::tempdir().unwrap();
     for crash in [false, true] {
         let sound = dir.path().join(format!("sound {crash}"));
         made(&sound, !crash);

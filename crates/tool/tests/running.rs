@@ -21,7 +21,7 @@ struct Running {
 
 impl Running {
     fn new() -> Self {
-        let (dir, runtime) = (pagetier_testing::scratch(), runtime());
+        let (dir, runtime) = (tempfile::tempdir().unwrap(), runtime());
         let at = dir.path().join("store");
         made(&at, true);
         let (store, control) = runtime.block_on(async {

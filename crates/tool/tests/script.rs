@@ -126,7 +126,7 @@ fn state(dir: &Path, name: &str) -> Is {
 fn what_every_verb_says_is_so() {
     for name in ["closed", "crashed", "home bad", "both copies bad"] {
         println!("{name}");
-        let dir = pagetier_testing::scratch();
+        let dir = tempfile::tempdir().unwrap();
         let is = state(dir.path(), name);
         let at = dir.path().join("store").to_str().unwrap().to_owned();
         looks(&at, &is);
@@ -136,7 +136,7 @@ fn what_every_verb_says_is_so() {
 
 #[test]
 fn what_is_said_of_a_lost_ssd_is_so() {
-    let dir = pagetier_testing::scratch();
+    let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     made(&store, true);
     std::fs::remove_file(store.join("ssd.cache")).unwrap();

@@ -53,7 +53,7 @@ fn refused(store: &Path, args: &[&str]) -> String {
 #[test]
 fn an_ssd_is_taken_out_attached_replaced_and_readmitted() {
     for close in [true, false] {
-        let dir = pagetier_testing::scratch();
+        let dir = tempfile::tempdir().unwrap();
         let (store, other, third) =
             (dir.path().join("store"), dir.path().join("other"), dir.path().join("third"));
         let own = store.join("ssd.cache");
@@ -98,7 +98,7 @@ fn an_ssd_is_taken_out_attached_replaced_and_readmitted() {
 
 #[test]
 fn after_an_accepted_loss_a_store_gets_an_ssd_again() {
-    let dir = pagetier_testing::scratch();
+    let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     made(&store, true);
     let at = text(&store);
@@ -113,7 +113,7 @@ fn after_an_accepted_loss_a_store_gets_an_ssd_again() {
 
 #[test]
 fn foreign_and_unfit_devices_are_refused_and_left_as_they_are() {
-    let dir = pagetier_testing::scratch();
+    let dir = tempfile::tempdir().unwrap();
     let (store, off, file) = (dir.path().join("store"), dir.path().join("off"), dir.path().join("letters"));
     made(&store, true);
     copy(&store, &off);
@@ -153,7 +153,7 @@ fn foreign_and_unfit_devices_are_refused_and_left_as_they_are() {
 #[test]
 fn a_shrunken_space_returns_the_room_of_its_free_pages() {
     for close in [true, false] {
-        let dir = pagetier_testing::scratch();
+        let dir = tempfile::tempdir().unwrap();
         let store = dir.path().join("store");
         made(&store, true);
         runtime().block_on(async {
@@ -186,7 +186,7 @@ fn a_shrunken_space_returns_the_room_of_its_free_pages() {
 /// store has one SSD or the other, with every page.
 #[test]
 fn a_command_stopped_at_any_moment_leaves_one_ssd_or_the_other() {
-    let dir = pagetier_testing::scratch();
+    let dir = tempfile::tempdir().unwrap();
     let crashed = dir.path().join("crashed");
     made(&crashed, false);
     let off = dir.path().join("off");

@@ -49,7 +49,7 @@ async fn orders(database: &Database) -> u64 {
 
 #[tokio::test]
 async fn with_hints_the_history_leaves_the_ssd_and_nothing_else_does() {
-    let dir = pagetier_testing::scratch();
+    let dir = tempfile::tempdir().unwrap();
     let (database, _) = open_with(dir.path(), 8 << 20, 16 << 20).await;
     let store = &database.store;
     let on_ssd = |table: Table| {
@@ -70,7 +70,7 @@ async fn with_hints_the_history_leaves_the_ssd_and_nothing_else_does() {
 
 #[tokio::test]
 async fn the_load_is_consistent_and_complete() {
-    let dir = pagetier_testing::scratch();
+    let dir = tempfile::tempdir().unwrap();
     let (database, _) = open(dir.path(), 8 << 20).await;
     assert_eq!(consistency::check(&database).await.unwrap(), Ok(()));
     let districts = 10 * u64::from(SCALE.warehouses);
@@ -100,7 +100,7 @@ async fn the_load_is_consistent_and_complete() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn terminals_at_once_keep_the_conditions_and_rollbacks_leave_nothing() {
-    let dir = pagetier_testing::scratch();
+    let dir = tempfile::tempdir().unwrap();
     let (database, _) = open(dir.path(), 1 << 20).await;
     let checkpoints = tokio::spawn(Arc::clone(&database).keep_log_short());
     let mut tasks = tokio::task::JoinSet::new();
@@ -133,7 +133,7 @@ async fn terminals_at_once_keep_the_conditions_and_rollbacks_leave_nothing() {
 
 #[test]
 fn a_commit_dropped_half_way_stops_the_database_and_loses_nothing() {
-    let dir = pagetier_testing::scratch();
+    let dir = tempfile::tempdir().unwrap();
     // Each life has its own runtime: once it is gone, no write of the log is in flight.
     let life = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     life().block_on(async {
@@ -198,7 +198,7 @@ fn live_and_crash(dir: &Path, life: u64, acknowledged: &Arc<AtomicU64>) -> Recov
 
 #[test]
 fn crashes_lose_no_acknowledged_order_and_break_no_condition() {
-    let dir = pagetier_testing::scratch();
+    let dir = tempfile::tempdir().unwrap();
     let acknowledged = Arc::new(AtomicU64::new(0));
     let mut commits = 0;
     let mut applied = 0;
