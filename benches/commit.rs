@@ -54,7 +54,6 @@ fn main() {
     let (rounds, commits) = Length::selected().pick((1, 20), (3, 200), (9, 500));
     let mut figures: [Vec<Figures>; WAYS.len()] = Default::default();
     let mut ways: Vec<Way> = (0..WAYS.len()).map(|way| open(&pair, way)).collect();
-    // The first round brings the pages to the SSD.
     for round in 0..=rounds {
         for (way, figures) in ways.iter_mut().zip(&mut figures) {
             let measured = commit(way, round, commits);
