@@ -134,25 +134,15 @@ impl Driver {
     /// Runs `future` to its end while this thread waits, which may also run tasks of another runtime: it
     /// then stops that thread's other tasks.
     pub fn block_on<T: Send>(&self, future: impl Future<Output = T> + Send) -> T {
-        self.outcome(future, true)
-    }
-
-    /// The same for what nearly always waits for tasks that it starts. Started while no thread drives the
-    /// runtime, they would have to wake it.
-    pub(super) fn wait_for<T: Send>(&self, future: impl Future<Output = T> + Send) -> T {
-        self.outcome(future, false)
-    }
-
-    fn outcome<T: Send>(&self, future: impl Future<Output = T> + Send, may_be_ready: bool) -> T {
         let mut outcome = None;
-        self.run(std::pin::pin!(async { outcome = Some(future.await) }), may_be_ready);
+        self.run(std::pin::pin!(async { outcome = Some(future.await) }));
         outcome.expect("a future that ran to its end has an outcome")
     }
 
     /// The part of `block_on` that is compiled once, not for each method.
-    fn run(&self, mut future: Pin<&mut (dyn Future<Output = ()> + Send)>, may_be_ready: bool) {
+    fn run(&self, mut future: Pin<&mut (dyn Future<Output = ()> + Send)>) {
         if Handle::try_current().is_err() {
-            return self.drive(future, may_be_ready);
+            return self.drive(future);
         }
         // tokio forbids a thread that runs tasks of a runtime to wait like this. Polling here without
         // tokio's `block_on` would hang: what the future defers, this thread's runtime would wake after the
@@ -160,7 +150,7 @@ impl Driver {
         let waiter = Waiter::current();
         let mut wait = || {
             waiter.stand_in();
-            self.drive(future.as_mut(), may_be_ready);
+            self.drive(future.as_mut());
         };
         loop {
             let thread = std::thread::Builder::new().name("pagetier-waiting".into());
@@ -176,9 +166,9 @@ impl Driver {
     }
 
     /// Runs `future` to its end, and the runtime meanwhile, on this thread, which runs no other one's tasks.
-    fn drive(&self, mut future: Pin<&mut (dyn Future<Output = ()> + Send)>, may_be_ready: bool) {
+    fn drive(&self, mut future: Pin<&mut (dyn Future<Output = ()> + Send)>) {
         // Most calls need not wait.
-        if may_be_ready {
+        {
             let _runtime = self.enter();
             let now = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             if now.is_ready() {

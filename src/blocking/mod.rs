@@ -165,7 +165,7 @@ impl PageStore {
     /// As there.
     #[inline]
     pub fn sync(&self) -> Result<(), Error> {
-        self.driver.wait_for(self.store.sync())
+        self.block_on(self.store.sync())
     }
 
     /// See [`pagetier::PageStore::close`](crate::PageStore::close).
