@@ -48,6 +48,10 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+/// A transfer of as many bytes goes at once: the call is little of its cost, and other threads' operations
+/// wait for the call.
+const LONG_BYTES: u64 = 64 << 10;
+
 thread_local! {
     /// The rings with operations that are not submitted, while this thread starts several.
     static HELD: RefCell<Option<Vec<Arc<UringCore>>>> = const { RefCell::new(None) };
@@ -110,15 +114,20 @@ impl Issuer for Uring {
     }
 
     fn start(&self, transfer: Transfer) -> Ticket<Completion> {
+        let is_long = transfer.spot.len >= LONG_BYTES;
         let (ticket, queued) = self.core.start(transfer);
+        if !queued {
+            return ticket;
+        }
         let hold = |held: &mut Vec<Arc<UringCore>>| {
             if !held.iter().any(|core| Arc::ptr_eq(core, &self.core)) {
                 held.push(Arc::clone(&self.core));
             }
         };
         // It is gone in a thread that ends.
-        let held = HELD.try_with(|held| held.borrow_mut().as_mut().map(hold).is_some());
-        if queued && !held.unwrap_or(false) {
+        let held =
+            !is_long && HELD.try_with(|held| held.borrow_mut().as_mut().map(hold).is_some()).unwrap_or(false);
+        if !held {
             self.core.submit();
         }
         ticket

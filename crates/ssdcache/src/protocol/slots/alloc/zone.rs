@@ -90,6 +90,10 @@ impl Slots {
         let none = if soon { NoSlot::Soon } else { NoSlot::Never };
         let victim = next.into_iter().find(usable).ok_or(none)?;
         let displaced = self.evict(victim, now);
+        if let Some(free) = self.free_in_zone() {
+            // No other slot may be written: the search begins with this one.
+            free.last = victim.0.checked_sub(1).map(SlotId);
+        }
         self.counts.rewritten += 1;
         self.take_writable().map(|slot| (slot, displaced)).ok_or(NoSlot::Soon)
     }
@@ -207,7 +211,8 @@ impl Slots {
         }
         // As many as writers may need while the checkpoint is written. The others are chosen anew: otherwise
         // those of each zone would lie further apart than those of the one before.
-        let kept = self.slots.free_writable(self.capturing).take(left.min(self.params.reserve as usize));
+        let enough = (self.params.reserve as usize).max(left / 2).min(left);
+        let kept = self.slots.free_writable(self.capturing).take(enough);
         named.extend(kept);
         self.slots.begin_next_zone(&named);
         let room = (self.params.zone as usize).saturating_sub(named.len());
