@@ -4,7 +4,7 @@
 use super::file_system;
 use crate::config::frozen::Config;
 use crate::store::shared::Shared;
-use pagetier_ssdcache::SsdMode;
+use pagetier_ssdcache::{HomeWrites, SsdMode};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 use std::fmt;
@@ -129,9 +129,8 @@ impl Shared {
     /// What this open does not promise, for the log: names with blanks between them.
     pub(super) fn not_promised(&self) -> String {
         let ssd_alone = self.tier.slots() > 0 && self.tier.mode() == SsdMode::WriteBack;
-        let needs_no_ring = self.hdd.writes_whole(self.page_size().bytes());
-        let mut all =
-            of_store(self.tier.has_ring() || needs_no_ring, ssd_alone, self.config.is_on_other_file_system());
+        let protected = self.tier.home_writes() != HomeWrites::InPlace;
+        let mut all = of_store(protected, ssd_alone, self.config.is_on_other_file_system());
         all.extend(of_system());
         let names: Vec<&str> = all.into_iter().map(Caveat::code).collect();
         if names.is_empty() { "(nothing more than docs/RELIABILITY.md)".into() } else { names.join(" ") }

@@ -17,7 +17,7 @@ use std::future::ready;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Issues the transfers of a file to the kernel.
 pub(crate) trait Issuer: Send + Sync + Debug + 'static {
@@ -69,7 +69,27 @@ impl<I: Issuer> Device for FileDevice<I> {
     }
 
     fn write(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
-        self.transfer(IoOp::Write, offset, bufs, class)
+        if bufs.len() < 2 || !self.0.file().keeps_whole(offset, &bufs, class) {
+            return self.transfer(IoOp::Write, offset, bufs, class);
+        }
+        // The system writes a page whole only if it comes alone: one buffer, as long as its alignment. All start
+        // at once.
+        let mut at = offset;
+        let start = |buf: IoBuf| {
+            let from = at;
+            at += buf.len() as u64;
+            self.transfer(IoOp::Write, from, IoBufs::from_iter([buf]), class)
+        };
+        let parts: Vec<IoFuture> = bufs.into_iter().map(start).collect();
+        Box::pin(async move {
+            let mut all = Completion { bufs: IoBufs::new(), result: Ok(()) };
+            for part in parts {
+                let Completion { bufs, result } = part.await;
+                all.bufs.extend(bufs);
+                all.result = all.result.and(result);
+            }
+            all
+        })
     }
 
     fn flush(&self, class: IoClass) -> DoneFuture {
@@ -102,6 +122,8 @@ impl<I: Issuer> Device for FileDevice<I> {
         fn grow(bytes: u64) -> Result<(), DeviceError>;
         fn cut(bytes: u64) -> Result<(), DeviceError>;
         fn data_search() -> Option<DataSearch>;
+        fn writes_whole(bytes: usize) -> bool;
+        fn keep_whole(bytes: usize);
     }
 
     delegate! { self => self.0.file().meter.recorder;
@@ -119,6 +141,10 @@ pub(crate) struct RawFile {
     alignment: usize,
     block_device: bool,
     size: AtomicU64,
+    /// The smallest and the largest power of two that the system writes whole, if any.
+    pub(crate) units: Option<(usize, usize)>,
+    /// See [`Device::keep_whole`].
+    whole: AtomicUsize,
     pub(crate) owner: Owner,
     /// See [`OpenOptions::kept`](crate::OpenOptions::kept). Dropped after the descriptor.
     pub(crate) kept: Option<Kept>,
@@ -134,7 +160,8 @@ impl RawFile {
         kept: Option<Kept>,
     ) -> Self {
         let (meter, size) = (Meter::new(name), AtomicU64::new(size));
-        Self { fd, meter, alignment, block_device, size, owner: Owner::here(), kept }
+        let (units, whole) = (None, AtomicUsize::new(0));
+        Self { fd, meter, alignment, block_device, size, units, whole, owner: Owner::here(), kept }
     }
 
     /// Refuses a process that was forked from the one that opened the file, before any lock is taken: a
@@ -147,6 +174,26 @@ impl RawFile {
         self.size.load(Ordering::Acquire)
     }
 
+    fn writes_whole(&self, bytes: usize) -> bool {
+        bytes.is_power_of_two() && self.units.is_some_and(|(min, max)| (min..=max).contains(&bytes))
+    }
+
+    fn keep_whole(&self, bytes: usize) {
+        self.whole.store(bytes, Ordering::Release);
+    }
+
+    /// Whether a buffer of a write must be written whole.
+    fn keeps_whole(&self, offset: u64, bufs: &IoBufs, class: IoClass) -> bool {
+        let (whole, mut at) = (self.whole.load(Ordering::Acquire), offset);
+        whole > 0
+            && !matches!(class, IoClass::Meta | IoClass::Ring)
+            && bufs.iter().any(|buf| {
+                let aligned = at.is_multiple_of(whole as u64);
+                at += buf.len() as u64;
+                aligned && buf.len() == whole
+            })
+    }
+
     /// Prepares a read or write to be issued; returns its completion instead if it is refused.
     fn prepare(&self, op: IoOp, offset: u64, bufs: IoBufs, class: IoClass) -> Result<Transfer, Completion> {
         let spot = Spot { op, offset, len: total_len(&bufs) };
@@ -156,7 +203,12 @@ impl RawFile {
         match check(offset, &bufs, self.alignment, self.size()) {
             // The kernel would answer 0 bytes, which reads as the end of the file.
             Ok(()) if spot.len == 0 => Err(Completion { bufs, result: Ok(()) }),
-            Ok(()) => Ok(self.begin(spot, class, bufs)),
+            Ok(()) => {
+                let whole = op == IoOp::Write && self.keeps_whole(offset, &bufs, class);
+                let mut transfer = self.begin(spot, class, bufs);
+                transfer.whole = whole;
+                Ok(transfer)
+            }
             Err(kind) => Err(Completion { bufs, result: Err(self.meter.fail(spot, kind)) }),
         }
     }
@@ -322,5 +374,95 @@ fn holds_data(fd: &OwnedFd) -> Result<bool, Errno> {
             return Ok(false);
         }
         at += whole;
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::handover::ticket::ticket;
+    use parking_lot::Mutex;
+
+    /// Answers each write with `errno`, or as a kernel that carries it out; notes its offset, length, and
+    /// whether it must be whole.
+    #[derive(Debug)]
+    struct Noted {
+        file: RawFile,
+        errno: i32,
+        writes: Mutex<Vec<(u64, u64, bool)>>,
+    }
+
+    impl Issuer for Noted {
+        fn backend(&self) -> &'static str {
+            "noted"
+        }
+
+        fn file(&self) -> &RawFile {
+            &self.file
+        }
+
+        fn start(&self, mut transfer: Transfer) -> Ticket<Completion> {
+            let (promise, ticket) = ticket();
+            let spot = transfer.spot;
+            self.writes.lock().push((spot.offset, spot.len, transfer.whole));
+            let answer = if self.errno == 0 { Ok(spot.len) } else { Err(self.errno) };
+            let result = self.file.answer(&mut transfer, answer).unwrap_or(Ok(()));
+            promise.complete(self.file.finish(transfer, result));
+            ticket
+        }
+    }
+
+    fn device(errno: i32) -> FileDevice<Noted> {
+        let fd = tempfile::tempfile().unwrap().into();
+        let mut file = RawFile::new(fd, "noted".into(), 512, false, 1 << 20, None);
+        file.units = Some((4096, 16384));
+        FileDevice(Noted { file, errno, writes: Mutex::default() })
+    }
+
+    fn bufs(lens: &[usize]) -> IoBufs {
+        lens.iter().map(|len| IoBuf::zeroed(*len)).collect()
+    }
+
+    /// What reaches the system of a write of buffers of these lengths, and how it ends.
+    async fn issued(
+        device: &FileDevice<Noted>,
+        offset: u64,
+        lens: &[usize],
+    ) -> (Vec<(u64, u64, bool)>, Result<(), DeviceError>) {
+        let done = device.write(offset, bufs(lens), IoClass::Clean).await;
+        assert_eq!(done.bufs.iter().map(IoBuf::len).collect::<Vec<_>>(), lens, "the buffers that return");
+        (std::mem::take(&mut *device.0.writes.lock()), done.result)
+    }
+
+    #[tokio::test]
+    async fn each_page_of_a_merged_write_goes_alone_if_it_must_be_whole() {
+        let device = device(0);
+        assert_eq!(issued(&device, 8192, &[4096, 4096]).await.0, [(8192, 8192, false)]);
+        let offered = [2048, 4096, 12288, 16384, 32768].map(|bytes| device.writes_whole(bytes));
+        assert_eq!(offered, [false, true, false, true, false]);
+        device.keep_whole(4096);
+        let pages = [(8192, 4096, true), (12288, 4096, true), (16384, 4096, true)];
+        assert_eq!(issued(&device, 8192, &[4096; 3]).await.0, pages);
+        // No page: what is formatted or recorded.
+        assert_eq!(issued(&device, 8192, &[8192]).await.0, [(8192, 8192, false)]);
+        assert_eq!(issued(&device, 512, &[4096]).await.0, [(512, 4096, false)]);
+        assert_eq!(issued(&device, 0, &[512, 512]).await.0, [(0, 1024, false)]);
+        let mark = device.write(0, bufs(&[4096]), IoClass::Meta).await;
+        mark.result.unwrap();
+        assert_eq!(std::mem::take(&mut *device.0.writes.lock()), [(0, 4096, false)]);
+        device.keep_whole(0);
+        assert_eq!(issued(&device, 8192, &[4096; 2]).await.0, [(8192, 8192, false)]);
+    }
+
+    #[tokio::test]
+    async fn a_page_that_is_refused_is_not_taken_for_written() {
+        for errno in [libc::EINVAL, libc::EOPNOTSUPP] {
+            let device = device(errno);
+            device.keep_whole(4096);
+            for lens in [&[4096][..], &[4096; 2]] {
+                let (_, result) = issued(&device, 0, lens).await;
+                assert!(matches!(result.unwrap_err().kind, DeviceErrorKind::NotWhole(_)));
+            }
+        }
     }
 }

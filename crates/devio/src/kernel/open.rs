@@ -136,9 +136,11 @@ fn open(path: Spec<'_>, options: &OpenOptions) -> Result<Opened, String> {
         // A write to a file beyond the limit would end the process, even where the file exists already.
         check_file_bytes(size).map_err(|kind| format!("{path}: it has {size} bytes: {kind}"))?;
     }
-    let kept = options.kept.clone();
-    let file = Arc::new(RawFile::new(fd, Arc::from(path.name), alignment, block_device, size, kept));
-    let (device, backend, fallback) = serve(file, options)?;
+    let units = if direct { whole_units(&fd) } else { None };
+    let (name, kept) = (Arc::from(path.name), options.kept.clone());
+    let mut file = RawFile::new(fd, name, alignment, block_device, size, kept);
+    file.units = units;
+    let (device, backend, fallback) = serve(Arc::new(file), options)?;
     Ok(Opened { device, backend, direct, block_device, created, fallback })
 }
 
@@ -252,6 +254,17 @@ fn direct_alignment(fd: &OwnedFd, block_device: bool) -> Option<usize> {
     let kind = rustix::fs::fstatfs(fd).ok()?.f_type as u64;
     // tmpfs accepts the flag from Linux 6.6 on, and has nothing to bypass.
     (kind != TMPFS_MAGIC).then_some(UNKNOWN_ALIGNMENT)
+}
+
+/// The smallest and the largest size that the system writes whole (RWF_ATOMIC), if it does.
+fn whole_units(fd: &OwnedFd) -> Option<(usize, usize)> {
+    let asked = StatxFlags::from_bits_retain(libc::STATX_WRITE_ATOMIC);
+    let stat = rustix::fs::statx(fd, c"", rustix::fs::AtFlags::EMPTY_PATH, asked).ok()?;
+    let (min, max) = (stat.stx_atomic_write_unit_min, stat.stx_atomic_write_unit_max);
+    // Above the optimum the file system copies blocks, which costs more than a ring.
+    let max = if stat.stx_atomic_write_unit_max_opt > 0 { stat.stx_atomic_write_unit_max_opt } else { max };
+    let offered = StatxFlags::from_bits_retain(stat.stx_mask).contains(asked) && min > 0;
+    offered.then_some((min as usize, max as usize))
 }
 
 /// The device, its backend, and why it does not use io_uring although it was asked to.

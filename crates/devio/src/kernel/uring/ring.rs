@@ -152,6 +152,11 @@ impl Ring {
         });
         // One buffer needs no list, and may lie in registered memory, which only these opcodes can use.
         if let Some((base, len)) = single {
+            if transfer.whole {
+                // Not from registered memory, which the kernel refuses for such writes.
+                let write = opcode::Write::new(FILE, base, len as u32).offset(at);
+                return write.rw_flags(libc::RWF_ATOMIC).build();
+            }
             return self.single_entry(write, base, len, at);
         }
         let (list, count) = (segments.0.as_ptr(), segments.0.len() as u32);

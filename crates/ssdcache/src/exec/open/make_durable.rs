@@ -117,7 +117,7 @@ impl Reader<'_> {
             let (image, result) = read_one(hdd, home, IoBuf::zeroed(bytes), IoClass::Recovery).await;
             // Reading a bad home is an error, durable or not.
             if readable(result)? && check(self.params.seed, image.as_slice(), *page, None).is_ok() {
-                write_one(hdd, home, image, IoClass::Recovery).await?;
+                self.write_home(home, image).await?;
                 rewritten += 1;
             }
         }

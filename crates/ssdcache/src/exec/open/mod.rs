@@ -40,7 +40,7 @@ use pagetier_page::{StampSource, StoreSeed};
 use pagetier_policy::SlotPolicy;
 use pagetier_policy::ssd::NoSsd;
 use parking_lot::{Mutex, RwLock};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, broadcast};
@@ -209,6 +209,7 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
     let policy = std::mem::replace(&mut params.policy, Box::new(NoSsd));
     let slot_params = SlotParams::new(params.layout.slots, params.zone_percent);
     let mut reader = Reader::new(&params);
+    reader.keep_homes_whole();
     let layout = params.layout;
     let NewestMap { header, body: map, twice } = reader.newest_map().await?;
     let (trusted, generation) = (map.outside_zone(), header.generation);
@@ -251,7 +252,13 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
     report.rewritten += written.again + reader.rewrite_homes(&unverified.homes, &written.pages).await?;
     // Even homes that read well may be in a volatile cache only, and the ring is about to be overwritten.
     flushes.flush(&[Flushed::Hdd]).await?;
-    let ring_from = reader.ring_from().await?;
+    let whole = reader.whole.load(Ordering::Acquire);
+    let (ring_pages, ring_from) = if whole {
+        reader.give_up_ring(&flushes).await?;
+        (0, 0)
+    } else {
+        (layout.ring_pages, reader.ring_from().await?)
+    };
     report.bytes_read = reader.bytes_read.into_inner();
 
     let mut slots = finished(slots).await;
@@ -259,10 +266,10 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
     let next = evidence.journal.iter().map(|b| b.seq + 1).max().unwrap_or_default().max(header.journal_from);
     // All blocks since the checkpoint stay in use until the next one is durable (I7).
     let journal = header.journal_from.min(next)..next;
-    let home = HomeBatches::new(layout.ring_pages, ring_from, layout.journal_blocks, journal)
+    let home = HomeBatches::new(ring_pages, ring_from, layout.journal_blocks, journal)
         .ring_takes_all(params.ring_on_hdd);
     let protocol = Protocol::new(slots, home, params.mode, header.lsn_floor);
-    let core = core(params, flushes, protocol);
+    let core = core(params, flushes, protocol, whole);
     if core.has_slots() {
         // With one copy of the header left, a single bad block would make the SSD unusable (I10).
         if !twice {
@@ -297,7 +304,7 @@ fn report(params: &OpenParams, generation: u64, evidence: &Evidence, verdict: &V
 }
 
 /// The executor of a store whose protocol is in the recovered `state`. Nothing is under way.
-fn core(params: OpenParams, flushes: RecoveryFlushes, state: Protocol) -> Core {
+fn core(params: OpenParams, flushes: RecoveryFlushes, state: Protocol, whole: bool) -> Core {
     let map_piece = params.map_piece();
     let RecoveryFlushes { hdd: hdd_flush, cache, failures, unflushed, runtime } = flushes;
     Core {
@@ -308,6 +315,8 @@ fn core(params: OpenParams, flushes: RecoveryFlushes, state: Protocol) -> Core {
         reversions: AtomicU64::new(0),
         claim: params.hdd.claim().unwrap_or_default(),
         hdd: params.hdd,
+        whole: AtomicBool::new(whole),
+        refused_whole: AtomicBool::new(false),
         cache_device: RwLock::new(cache),
         failures,
         unflushed,

@@ -1,17 +1,18 @@
 //! Repairs homes that a crash may have left torn, missing or too old (I22), from the slots and the ring that
 //! backed them.
 
-use super::Reader;
+use super::{Reader, RecoveryFlushes};
 use super::images::{is_of_a_block, readable};
 use crate::exec::check;
-use crate::exec::io::single::{ATTEMPTS_MAX, read_one, write_one};
+use crate::exec::io::single::{ATTEMPTS_MAX, read_one};
 use crate::format::map::Entry;
 use crate::protocol::recovery::{Evidence, Image, Verdict, newest_by_page};
-use crate::remember::Unverified;
+use crate::remember::{Flushed, Unverified};
 use futures_util::StreamExt;
-use pagetier_devio::{DeviceError, IoBuf, IoClass};
+use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass};
 use pagetier_page::{Defect, Header, PageId, Stamp};
 use rustc_hash::FxHashSet;
+use std::sync::atomic::Ordering;
 
 /// The number of homes examined at once for repair from the ring.
 const REPAIRS_MAX: usize = 16;
@@ -99,12 +100,13 @@ impl Reader<'_> {
             // (I14). With the ring on the HDD its image tells which, and the slot's version, of which the
             // ring may have no image, is not written over a sound home: a crash could tear it, and the SSD be
             // lost.
-            let imaged = self.params.ring_on_hdd && self.params.layout.ring_pages > 0;
+            // Without any image the homes were written whole, or none was (I47).
+            let imaged = self.params.ring_on_hdd && !self.ringed.is_empty();
             if home_is_sound && (!unverified.hdd || imaged) {
                 continue;
             }
             self.grow_to(home)?;
-            write_one(&self.params.hdd, home, image, IoClass::Recovery).await?;
+            self.write_home(home, image).await?;
             written.note(page, Some(if home_is_sound { Rewrite::Again } else { Rewrite::Repaired }));
         }
         Ok(written)
@@ -138,6 +140,40 @@ impl Reader<'_> {
             _ => false,
         };
         Ok(!self.check(buf.as_slice(), page, None).is_err_and(unsound))
+    }
+
+    /// Has the HDD keep pages whole, if it can.
+    pub(super) fn keep_homes_whole(&self) {
+        let bytes = self.params.layout.page_size.bytes();
+        self.params.hdd.keep_whole(if self.whole.load(Ordering::Acquire) { bytes } else { 0 });
+    }
+
+    /// Writes a home. If the HDD refuses to keep it whole, it is written all the same, and the store uses its
+    /// ring: until the flush at its end, a recovery has what it writes in a slot or the ring, or wrote the same.
+    pub(super) async fn write_home(&self, home: u64, image: IoBuf) -> Result<(), DeviceError> {
+        let hdd = &self.params.hdd;
+        let done = hdd.write(home, IoBufs::from_iter([image]), IoClass::Recovery).await;
+        match done.result {
+            Err(DeviceError { kind: DeviceErrorKind::NotWhole(_), .. }) if self.params.layout.ring_pages > 0 => {
+                self.whole.store(false, Ordering::Release);
+                self.keep_homes_whole();
+                hdd.write(home, done.bufs, IoClass::Recovery).await.result
+            }
+            result => result,
+        }
+    }
+
+    /// Wipes the ring, which an HDD that keeps pages whole does not need: its images would outlive newer homes,
+    /// and a later recovery would repair a corrupt home from them (I47).
+    pub(super) async fn give_up_ring(&self, flushes: &RecoveryFlushes) -> Result<(), DeviceError> {
+        // Places that could not be read are zero by now, as durably.
+        if self.ringed.is_empty() && self.unread.ring.is_empty() {
+            return Ok(());
+        }
+        for (place, _) in &self.ringed {
+            self.void(self.params.layout.ring_at(*place)).await?;
+        }
+        flushes.flush(&[Flushed::Ssd]).await
     }
 
     /// Rewrites homes that are torn, missing or older than their image in the ring; with `all`, also sound
@@ -191,7 +227,7 @@ impl Reader<'_> {
         if !readable(result)? || self.check(current.as_slice(), found.page, Some(found.stamp)).is_err() {
             return Ok(None);
         }
-        write_one(hdd, home, current, IoClass::Recovery).await?;
+        self.write_home(home, current).await?;
         Ok(Some(Rewrite::Again))
     }
 
@@ -225,7 +261,7 @@ impl Reader<'_> {
         if readable(result)? && self.check(current.as_slice(), found.page, None).is_ok_and(newest) {
             // The home is sound but perhaps not durable, so write the same bytes again (I14).
             if always {
-                write_one(hdd, home, current, IoClass::Recovery).await?;
+                self.write_home(home, current).await?;
             }
             return Ok(always.then_some(Rewrite::Again));
         }
@@ -245,7 +281,7 @@ impl Reader<'_> {
                 if the page was torn on the HDD, it stays so and reads as corrupt");
             return Ok(None);
         }
-        write_one(hdd, home, image, IoClass::Recovery).await?;
+        self.write_home(home, image).await?;
         Ok(Some(Rewrite::Repaired))
     }
 }
