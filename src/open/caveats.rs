@@ -119,9 +119,12 @@ impl Config {
 }
 
 /// What the configuration of a store leaves unpromised.
-pub(crate) fn of_store(has_ring: bool, ssd_alone: bool, other_file_system: bool) -> Vec<Caveat> {
-    let found =
-        [(!has_ring, Caveat::NoRing), (ssd_alone, Caveat::SsdAlone), (other_file_system, Caveat::FileSystem)];
+pub(crate) fn of_store(homes: HomeWrites, ssd_alone: bool, other_file_system: bool) -> Vec<Caveat> {
+    let found = [
+        (homes == HomeWrites::InPlace, Caveat::NoRing),
+        (ssd_alone, Caveat::SsdAlone),
+        (other_file_system, Caveat::FileSystem),
+    ];
     found.into_iter().filter_map(|(found, caveat)| found.then_some(caveat)).collect()
 }
 
@@ -129,8 +132,8 @@ impl Shared {
     /// What this open does not promise, for the log: names with blanks between them.
     pub(super) fn not_promised(&self) -> String {
         let ssd_alone = self.tier.slots() > 0 && self.tier.mode() == SsdMode::WriteBack;
-        let protected = self.tier.home_writes() != HomeWrites::InPlace;
-        let mut all = of_store(protected, ssd_alone, self.config.is_on_other_file_system());
+        let homes = self.tier.home_writes();
+        let mut all = of_store(homes, ssd_alone, self.config.is_on_other_file_system());
         all.extend(of_system());
         let names: Vec<&str> = all.into_iter().map(Caveat::code).collect();
         if names.is_empty() { "(nothing more than docs/RELIABILITY.md)".into() } else { names.join(" ") }
@@ -161,8 +164,10 @@ mod tests {
         }
         let limited = judged("6.1", Some(64), Some(1 << 30), Some(1 << 34));
         assert_eq!(limited, [Caveat::FewFiles, Caveat::FileSize, Caveat::AddressSpace]);
-        assert_eq!(of_store(true, false, false), []);
-        assert_eq!(of_store(false, true, true), [Caveat::NoRing, Caveat::SsdAlone, Caveat::FileSystem]);
+        assert_eq!(of_store(HomeWrites::Ringed, false, false), []);
+        assert_eq!(of_store(HomeWrites::Whole, false, false), []);
+        let all = of_store(HomeWrites::InPlace, true, true);
+        assert_eq!(all, [Caveat::NoRing, Caveat::SsdAlone, Caveat::FileSystem]);
     }
 
     #[test]

@@ -41,9 +41,10 @@ impl Devices {
         let whole = hdd.writes_whole(manifest.page_bytes as usize);
         if ring.pages() == 0 && !whole && self.config.options.ring_pages.is_none() {
             // An earlier version left the ring out where the HDD wrote pages whole, and this one does not.
-            let why = "the store has no ring, and this HDD may tear pages: restore a backup, or give 0, if the \
+            let why =
+                "the store has no ring, and this HDD may tear pages: restore a backup, or give 0, if the \
                        engine's log repairs torn pages"
-                .into();
+                    .into();
             return Err(OpenError::BadOption { option: "ring_pages", why });
         }
         if self.config.ring_device.is_some() {

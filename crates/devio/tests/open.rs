@@ -226,7 +226,9 @@ fn a_page_that_must_be_whole_is_written_or_refused() {
             let written = device.write(8192, bufs_of(&[4096; 2]), IoClass::Clean).await.result;
             match written {
                 Ok(()) => {}
-                Err(error) => assert!(!offered && matches!(error.kind, DeviceErrorKind::NotWhole(_)), "{error}"),
+                Err(error) => {
+                    assert!(!offered && matches!(error.kind, DeviceErrorKind::NotWhole(_)), "{error}")
+                }
             }
             device.keep_whole(0);
             let written = device.write(8192, bufs_of(&[4096; 2]), IoClass::Clean).await.result;

@@ -422,7 +422,7 @@ async fn writes_are_torn_that_are_not_kept_whole_or_are_larger_than_the_unit() {
     write(&device, 0, 1).await.expect("it need not be whole");
     device.keep_whole(PAGE);
     let refused = write(&device, 0, 2).await.expect_err("refused");
-    assert!(matches!(refused.kind, DeviceErrorKind::NotWhole(_)), "{refused}");
+    assert!(matches!(refused, DeviceErrorKind::NotWhole(_)), "{refused}");
     assert_eq!(read(&device, 0).await.expect("read")[0], 1, "nothing lands");
 }
 

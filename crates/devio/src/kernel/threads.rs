@@ -166,7 +166,9 @@ impl Workers {
                 let mut slices = Vec::new();
                 transfer.rest(|buf, from, to| slices.push(IoSlice::new(&buf.as_slice()[from..to])));
                 match whole {
-                    true => pwritev2(fd, &slices, at, ReadWriteFlags::from_bits_retain(libc::RWF_ATOMIC as u32)),
+                    true => {
+                        pwritev2(fd, &slices, at, ReadWriteFlags::from_bits_retain(libc::RWF_ATOMIC as u32))
+                    }
                     false => pwritev(fd, &slices, at),
                 }
                 .map(|n| n as u64)

@@ -109,11 +109,22 @@ pub(super) struct Cache {
     unit: usize,
     /// The unit that its user wants to be whole; 0: none.
     kept: usize,
+    /// The unit that it offers once a crash has passed, unless it offers a smaller one then; 0: always the
+    /// same.
+    fickle: usize,
 }
 
 impl Cache {
-    pub(super) fn set_unit(&mut self, unit: usize) {
-        self.unit = unit;
+    pub(super) fn set_unit(&mut self, unit: usize, fickle: bool) {
+        (self.unit, self.fickle) = (unit, if fickle { unit } else { 0 });
+    }
+
+    /// What a fickle device offers after a crash: it may have been copied to another one meanwhile.
+    fn offer_anew(&mut self, seed: u64) {
+        if self.fickle > 0 {
+            let mut rng = SmallRng::seed_from_u64(seed ^ 0x0f1c_41e0);
+            self.unit = [self.fickle, self.fickle, SECTOR, self.fickle / 2][rng.random_range(0..4)];
+        }
     }
 
     /// The largest unit of atomic writes that the device offers.
@@ -128,7 +139,6 @@ impl Cache {
     pub(super) fn kept(&self) -> usize {
         self.kept
     }
-
 
     pub(super) fn read(&self, offset: u64, out: &mut [u8]) {
         self.view.read(offset, out);
@@ -317,7 +327,9 @@ impl Cache {
                 write.land_whole(&durable);
             }
         }
-        self.settled(durable)
+        let mut after = self.settled(durable);
+        after.offer_anew(seed);
+        after
     }
 
     /// The medium after a power cut that left exactly those volatile writes, doomed ones excepted, for whose
@@ -331,15 +343,15 @@ impl Cache {
     }
 
     fn settled(&self, durable: Image) -> Self {
-        let Self { next_id, unit, kept, .. } = *self;
-        Self { view: durable.fork(), durable, writes: Vec::new(), next_id, unit, kept }
+        let Self { next_id, unit, kept, fickle, .. } = *self;
+        Self { view: durable.fork(), durable, writes: Vec::new(), next_id, unit, kept, fickle }
     }
 
     /// An independent copy of this moment; cheap, since unchanged parts are shared.
     pub(super) fn fork(&self) -> Self {
-        let Self { next_id, unit, kept, .. } = *self;
+        let Self { next_id, unit, kept, fickle, .. } = *self;
         let (view, durable) = (self.view.fork(), self.durable.fork());
-        Self { view, durable, writes: self.writes.clone(), next_id, unit, kept }
+        Self { view, durable, writes: self.writes.clone(), next_id, unit, kept, fickle }
     }
 
     /// The contents after the process died with the power on: every completed write, with its volatility.
@@ -359,6 +371,7 @@ impl Cache {
                 _ => {}
             }
         }
+        after.offer_anew(seed);
         after
     }
 

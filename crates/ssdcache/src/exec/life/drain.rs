@@ -142,7 +142,7 @@ impl Core {
                 progress(DrainProgress { written, left: left as u64 });
             }
         };
-        let (mut draining, mut ringed) = (None, false);
+        let mut draining = None;
         loop {
             // While a version is copied home, its page may be rewritten on the SSD (without a ring it must
             // be), so look again until no only copy is left.
@@ -162,8 +162,8 @@ impl Core {
             if left.is_empty() {
                 // Images in the ring need only an HDD flush, too. If nothing was copied, none has followed:
                 // the log would be kept for them, and writers that wait for its room bring none about.
-                let in_ring = self.state.lock().home.oldest_lsn();
-                let due = in_ring.is_some_and(|lsn| up_to.is_none_or(|up_to| lsn <= up_to));
+                let ringed = self.state.lock().home.oldest_lsn();
+                let due = ringed.is_some_and(|lsn| up_to.is_none_or(|up_to| lsn <= up_to));
                 if due && let Err(source) = self.flush_hdd().await {
                     *drain.stopped_by.lock() = Some(source);
                 }
@@ -173,12 +173,6 @@ impl Core {
             for pages in left.chunks(max) {
                 let copied = self.copy_pages_home(pages).await;
                 drain.written.fetch_add(copied.home.len() as u64, Ordering::Relaxed);
-                let refused = copied.failed.iter().any(|(_, error)| self.wants_ring(error));
-                if refused && !std::mem::replace(&mut ringed, true) {
-                    // The pages go home through the ring, at the next look.
-                    self.use_ring().await;
-                    break;
-                }
                 for (page, error) in copied.failed {
                     // A copy that cannot be read would be tried forever.
                     skip.insert(page);

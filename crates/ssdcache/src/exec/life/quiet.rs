@@ -252,9 +252,8 @@ impl Quiet<'_> {
         let ring_from = if ring_on_hdd { state.home.ring_next() } else { 0 };
         let whole = core.whole.load(Ordering::Acquire);
         let ring_pages = if whole { 0 } else { layout.ring_pages };
-        state.home =
-            HomeBatches::new(ring_pages, ring_from, layout.journal_blocks, Default::default())
-                .ring_takes_all(ring_on_hdd);
+        state.home = HomeBatches::new(ring_pages, ring_from, layout.journal_blocks, Default::default())
+            .ring_takes_all(ring_on_hdd);
         state.lsn_floor = Lsn(0);
         state.map_doubtful = false;
         // Still under the state's lock, so that no plan made for a slot of the old device is carried out on

@@ -1,8 +1,8 @@
 //! Repairs homes that a crash may have left torn, missing or too old (I22), from the slots and the ring that
 //! backed them.
 
-use super::{Reader, RecoveryFlushes};
 use super::images::{is_of_a_block, readable};
+use super::{Reader, RecoveryFlushes};
 use crate::exec::check;
 use crate::exec::io::single::{ATTEMPTS_MAX, read_one};
 use crate::format::map::Entry;
@@ -154,7 +154,9 @@ impl Reader<'_> {
         let hdd = &self.params.hdd;
         let done = hdd.write(home, IoBufs::from_iter([image]), IoClass::Recovery).await;
         match done.result {
-            Err(DeviceError { kind: DeviceErrorKind::NotWhole(_), .. }) if self.params.layout.ring_pages > 0 => {
+            Err(DeviceError { kind: DeviceErrorKind::NotWhole(_), .. })
+                if self.params.layout.ring_pages > 0 =>
+            {
                 self.whole.store(false, Ordering::Release);
                 self.keep_homes_whole();
                 hdd.write(home, done.bufs, IoClass::Recovery).await.result
