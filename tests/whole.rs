@@ -175,7 +175,7 @@ async fn a_recovery_whose_repairs_are_refused_goes_on() {
     assert!(refused > 0);
 }
 
-/// The ring has images from a life that needed it; then the homes get newer versions without it, and one rots.
+/// The ring has images from a life that needed it; then homes get newer versions without it, and rot.
 #[tokio::test(start_paused = true)]
 async fn an_image_of_an_earlier_life_does_not_stand_for_a_newer_home() {
     for on_hdd in [false, true] {

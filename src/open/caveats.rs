@@ -132,7 +132,7 @@ impl Shared {
     /// What this open does not promise, for the log: names with blanks between them.
     pub(super) fn not_promised(&self) -> String {
         let ssd_alone = self.tier.slots() > 0 && self.tier.mode() == SsdMode::WriteBack;
-        let homes = self.tier.home_writes();
+        let homes = self.tier.stats().home_writes;
         let mut all = of_store(homes, ssd_alone, self.config.is_on_other_file_system());
         all.extend(of_system());
         let names: Vec<&str> = all.into_iter().map(Caveat::code).collect();

@@ -72,8 +72,7 @@ impl<I: Issuer> Device for FileDevice<I> {
         if bufs.len() < 2 || !self.0.file().keeps_whole(offset, &bufs, class) {
             return self.transfer(IoOp::Write, offset, bufs, class);
         }
-        // The system writes a page whole only if it comes alone: one buffer, as long as its alignment. All start
-        // at once.
+        // The system keeps a page whole only if it comes alone, in one buffer. All start at once.
         let mut at = offset;
         let start = |buf: IoBuf| {
             let from = at;

@@ -4,7 +4,7 @@ use crate::exec::open::{OpenError, OpenParams, RecoveryReport, open};
 use crate::exec::upkeep::maintenance;
 use crate::exec::write::route;
 use crate::exec::{Core, RefusedBy};
-use crate::mode::{HomeWrites, SsdEvent, SsdMode, SsdState};
+use crate::mode::{SsdEvent, SsdMode, SsdState};
 use crate::protocol::Protocol;
 use crate::protocol::slots::Slots;
 use crate::remember::Flushed;
@@ -273,12 +273,6 @@ impl SsdTier {
     #[must_use]
     pub fn has_ring(&self) -> bool {
         self.core.layout().ring_pages > 0
-    }
-
-    /// What keeps a crash from tearing the homes of pages.
-    #[must_use]
-    pub fn home_writes(&self) -> HomeWrites {
-        self.core.home_writes()
     }
 
     /// The number of slots; 0 without an SSD.

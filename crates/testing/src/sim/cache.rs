@@ -115,8 +115,12 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    pub(super) fn set_unit(&mut self, unit: usize, fickle: bool) {
-        (self.unit, self.fickle) = (unit, if fickle { unit } else { 0 });
+    pub(super) fn set_unit(&mut self, unit: usize) {
+        self.unit = unit;
+    }
+
+    pub(super) fn set_fickle(&mut self) {
+        self.fickle = self.unit;
     }
 
     /// What a fickle device offers after a crash: it may have been copied to another one meanwhile.
@@ -144,8 +148,8 @@ impl Cache {
         self.view.read(offset, out);
     }
 
-    /// Begins a write and returns its id. From here on a power cut may leave any of its sectors; of pages that
-    /// are to be `whole`, any of those, if the device offers that.
+    /// Begins a write and returns its id. From here on a power cut may leave any of its sectors, or any of its
+    /// pages, if they are to be `whole` and the device offers that.
     pub(super) fn begin_write(&mut self, offset: u64, bytes: Vec<u8>, whole: bool) -> u64 {
         let unit = if whole { self.kept.min(self.unit).max(SECTOR) } else { SECTOR };
         self.begin(offset, Content::Bytes(bytes.into()), unit)

@@ -164,22 +164,15 @@ impl SimDevice {
     /// When it is not a power of two, or less than 512.
     #[must_use]
     pub fn with_atomic_writes(self, bytes: usize) -> Self {
-        self.with_unit(bytes, false)
-    }
-
-    /// As [`SimDevice::with_atomic_writes`], but after a crash the device may offer less, or nothing, as one
-    /// to which the contents were copied.
-    ///
-    /// # Panics
-    /// As there.
-    #[must_use]
-    pub fn with_fickle_atomic_writes(self, bytes: usize) -> Self {
-        self.with_unit(bytes, true)
-    }
-
-    fn with_unit(self, bytes: usize, fickle: bool) -> Self {
         assert!(bytes.is_power_of_two() && bytes >= SECTOR, "{bytes} bytes");
-        self.shared.state.lock().cache.set_unit(bytes, fickle);
+        self.shared.state.lock().cache.set_unit(bytes);
+        self
+    }
+
+    /// After a crash the device may offer smaller units, as another one to which the contents were copied.
+    #[must_use]
+    pub fn with_fickle_units(self) -> Self {
+        self.shared.state.lock().cache.set_fickle();
         self
     }
 

@@ -123,8 +123,8 @@ impl<'a> Life<'a> {
         ended
     }
 
-    /// Has the HDD refuse to keep a page whole although it offers that, once or from then on. Nobody may
-    /// notice.
+    /// Has the HDD refuse to keep a page whole although it offers that, once or from then on. No call may
+    /// fail for it.
     fn refuse_whole(&self, probe: &Probe) {
         let mut rng = SmallRng::seed_from_u64(self.seed ^ 0x3e60_51d5);
         let offers = probe.hdd.writes_whole(self.plan.page_bytes() as usize);

@@ -174,7 +174,7 @@ impl Plan {
             // Only a device that keeps on writing pages whole may go without the ring.
             (0, _) => hdd.with_atomic_writes(self.page_bytes() as usize),
             (_, 0) => hdd,
-            (_, kib) => hdd.with_fickle_atomic_writes((kib as usize) << 10),
+            (_, kib) => hdd.with_atomic_writes((kib as usize) << 10).with_fickle_units(),
         }
     }
 

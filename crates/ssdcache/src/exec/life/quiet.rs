@@ -206,8 +206,8 @@ impl SsdTier {
 }
 
 impl Core {
-    /// Puts the ring into use, since the HDD has refused to keep a page whole: waits until nothing is under way,
-    /// and makes the homes durable that have no image (I47). If that fails, writes are refused. Cancel-safe.
+    /// Puts the ring into use if the HDD has refused to keep a page whole: waits until nothing is under way, and
+    /// makes the homes durable that have no image (I47). If that fails, writes are refused. Cancel-safe.
     pub(crate) async fn use_ring(&self) {
         let _quiet = self.quiesce().await;
         if !self.refused_whole.load(Ordering::Acquire) || self.flush_hdd().await.is_err() {
@@ -250,8 +250,7 @@ impl Quiet<'_> {
         // Where the old ring stays, its images are overwritten in their order: none may outlive a newer one
         // of its page.
         let ring_from = if ring_on_hdd { state.home.ring_next() } else { 0 };
-        let whole = core.whole.load(Ordering::Acquire);
-        let ring_pages = if whole { 0 } else { layout.ring_pages };
+        let ring_pages = if core.whole.load(Ordering::Acquire) { 0 } else { layout.ring_pages };
         state.home = HomeBatches::new(ring_pages, ring_from, layout.journal_blocks, Default::default())
             .ring_takes_all(ring_on_hdd);
         state.lsn_floor = Lsn(0);

@@ -40,7 +40,7 @@ use pagetier_page::{StampSource, StoreSeed};
 use pagetier_policy::SlotPolicy;
 use pagetier_policy::ssd::NoSsd;
 use parking_lot::{Mutex, RwLock};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, broadcast};
@@ -252,13 +252,8 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
     report.rewritten += written.again + reader.rewrite_homes(&unverified.homes, &written.pages).await?;
     // Even homes that read well may be in a volatile cache only, and the ring is about to be overwritten.
     flushes.flush(&[Flushed::Hdd]).await?;
-    let whole = reader.whole.load(Ordering::Acquire);
-    let (ring_pages, ring_from) = if whole {
-        reader.give_up_ring(&flushes).await?;
-        (0, 0)
-    } else {
-        (layout.ring_pages, reader.ring_from().await?)
-    };
+    let (ring_pages, ring_from) = reader.ring_in_use(&flushes).await?;
+    let whole = reader.whole.into_inner();
     report.bytes_read = reader.bytes_read.into_inner();
 
     let mut slots = finished(slots).await;

@@ -149,7 +149,7 @@ impl Reader<'_> {
     }
 
     /// Writes a home. If the HDD refuses to keep it whole, it is written all the same, and the store uses its
-    /// ring: until the flush at its end, a recovery has what it writes in a slot or the ring, or wrote the same.
+    /// ring: until its last flush, a recovery has what it writes in a slot or the ring, or found the same.
     pub(super) async fn write_home(&self, home: u64, image: IoBuf) -> Result<(), DeviceError> {
         let hdd = &self.params.hdd;
         let done = hdd.write(home, IoBufs::from_iter([image]), IoClass::Recovery).await;
@@ -165,17 +165,22 @@ impl Reader<'_> {
         }
     }
 
-    /// Wipes the ring, which an HDD that keeps pages whole does not need: its images would outlive newer homes,
-    /// and a later recovery would repair a corrupt home from them (I47).
-    pub(super) async fn give_up_ring(&self, flushes: &RecoveryFlushes) -> Result<(), DeviceError> {
-        // Places that could not be read are zero by now, as durably.
-        if self.ringed.is_empty() && self.unread.ring.is_empty() {
-            return Ok(());
+    /// The pages of the ring, and the place at which it continues. An HDD that keeps pages whole needs none, so
+    /// all images are wiped: they would outlive newer homes, and a later recovery would repair a corrupt home
+    /// from them (I47).
+    pub(super) async fn ring_in_use(&self, flushes: &RecoveryFlushes) -> Result<(u32, u32), DeviceError> {
+        let layout = &self.params.layout;
+        if !self.whole.load(Ordering::Acquire) {
+            return Ok((layout.ring_pages, self.ring_from().await?));
         }
         for (place, _) in &self.ringed {
-            self.void(self.params.layout.ring_at(*place)).await?;
+            self.void(layout.ring_at(*place)).await?;
         }
-        flushes.flush(&[Flushed::Ssd]).await
+        // Also of places that could not be read, which were wiped before.
+        if !(self.ringed.is_empty() && self.unread.ring.is_empty()) {
+            flushes.flush(&[Flushed::Ssd]).await?;
+        }
+        Ok((0, 0))
     }
 
     /// Rewrites homes that are torn, missing or older than their image in the ring; with `all`, also sound
@@ -236,7 +241,7 @@ impl Reader<'_> {
     /// The place at which the ring continues: behind its newest image. Wipes images superseded by newer ones
     /// of the same page: they would outlive those, and a later recovery would repair a corrupt home from
     /// them.
-    pub(super) async fn ring_from(&self) -> Result<u32, DeviceError> {
+    async fn ring_from(&self) -> Result<u32, DeviceError> {
         let newest = newest_by_page(self.ringed.iter().map(|(_, image)| (image.page, image.stamp)));
         let outdated = self.ringed.iter().filter(|(_, image)| newest[&image.page] != image.stamp);
         for (place, _) in outdated {

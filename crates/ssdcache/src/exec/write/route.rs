@@ -51,8 +51,8 @@ impl Core {
     ) {
         let left = self.write_inside(batch, class, true, done).await;
         if !left.is_empty() {
-            // Not inside: the ring is put into use while nobody writes. No caller learns that its page was
-            // refused: now it goes through the ring.
+            // Not inside: the ring is put into use while no write is under way. The pages that were refused
+            // go through it, and their writers learn nothing of that.
             self.use_ring().await;
             self.write_inside(left, class, false, done).await;
         }
