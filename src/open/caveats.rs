@@ -23,6 +23,8 @@ pub enum Caveat {
     /// There is no doublewrite ring ([`ring_pages(0)`](crate::Builder::ring_pages)), and the HDD does not say
     /// that it writes pages whole.
     NoRing,
+    /// The HDD writes pages whole, and no image of them is kept.
+    WholeHomes,
     /// The SSD may hold the only copy of a page's newest version ([`SsdMode::WriteBack`]).
     SsdAlone,
     /// A file system is not supported.
@@ -39,9 +41,10 @@ pub enum Caveat {
 
 impl Caveat {
     /// Its name in JSON and in the log.
-    fn code(self) -> &'static str {
+    pub(super) fn code(self) -> &'static str {
         match self {
             Self::NoRing => "no-ring",
+            Self::WholeHomes => "whole-homes",
             Self::SsdAlone => "ssd-alone",
             Self::FileSystem => "file-system",
             Self::Kernel => "kernel",
@@ -58,6 +61,11 @@ impl fmt::Display for Caveat {
             Self::NoRing => {
                 "no doublewrite ring: a page that a crash tears on the HDD stays torn, unless the engine's log \
                  has a whole image of it"
+            }
+            Self::WholeHomes => {
+                "the HDD writes pages whole, so none has an image in a ring: if a flush of the HDD fails, and \
+                 the process is killed before that is recorded, pages may go back to their last sync after a \
+                 later power cut"
             }
             Self::SsdAlone => {
                 "the loss of the SSD loses the versions that it alone holds, unless the engine's log reaches \
@@ -122,6 +130,7 @@ impl Config {
 pub(crate) fn of_store(homes: HomeWrites, ssd_alone: bool, other_file_system: bool) -> Vec<Caveat> {
     let found = [
         (homes == HomeWrites::InPlace, Caveat::NoRing),
+        (homes == HomeWrites::Whole, Caveat::WholeHomes),
         (ssd_alone, Caveat::SsdAlone),
         (other_file_system, Caveat::FileSystem),
     ];
@@ -144,8 +153,9 @@ impl Shared {
 mod tests {
     use super::*;
 
-    const ALL: [Caveat; 7] = [
+    const ALL: [Caveat; 8] = [
         Caveat::NoRing,
+        Caveat::WholeHomes,
         Caveat::SsdAlone,
         Caveat::FileSystem,
         Caveat::Kernel,
@@ -165,7 +175,7 @@ mod tests {
         let limited = judged("6.1", Some(64), Some(1 << 30), Some(1 << 34));
         assert_eq!(limited, [Caveat::FewFiles, Caveat::FileSize, Caveat::AddressSpace]);
         assert_eq!(of_store(HomeWrites::Ringed, false, false), []);
-        assert_eq!(of_store(HomeWrites::Whole, false, false), []);
+        assert_eq!(of_store(HomeWrites::Whole, false, false), [Caveat::WholeHomes]);
         let all = of_store(HomeWrites::InPlace, true, true);
         assert_eq!(all, [Caveat::NoRing, Caveat::SsdAlone, Caveat::FileSystem]);
     }

@@ -4,6 +4,7 @@ use crate::config::frozen::Config;
 use crate::config::sizes::{RING_PAGES, ring_pages_for};
 use crate::error::OpenError;
 use crate::manifest::contents::Manifest;
+use crate::open::caveats::Caveat;
 use crate::store::devices::Devices;
 use pagetier_devio::SharedDevice;
 use pagetier_page::PageSize;
@@ -41,11 +42,7 @@ impl Devices {
         let whole = hdd.writes_whole(manifest.page_bytes as usize);
         if ring.pages() == 0 && !whole && self.config.options.ring_pages.is_none() {
             // An earlier version left the ring out where the HDD wrote pages whole, and this one does not.
-            let why =
-                "the store has no ring, and this HDD may tear pages: restore a backup, or give 0, if the \
-                       engine's log repairs torn pages"
-                    .into();
-            return Err(OpenError::BadOption { option: "ring_pages", why });
+            tracing::warn!(caveat = Caveat::NoRing.code(), "{}", Caveat::NoRing);
         }
         if self.config.ring_device.is_some() {
             let why = "the ring is on the HDD, as the manifest is: omit the option".into();

@@ -424,6 +424,27 @@ async fn writes_are_torn_that_are_not_kept_whole_or_are_larger_than_the_unit() {
     let refused = write(&device, 0, 2).await.expect_err("refused");
     assert!(matches!(refused, DeviceErrorKind::NotWhole(_)), "{refused}");
     assert_eq!(read(&device, 0).await.expect("read")[0], 1, "nothing lands");
+    // Of several pages, each of which is a write of its own, some do.
+    let mut landed = BTreeSet::new();
+    for _ in 0..50 {
+        let page = |version| IoBuf::copy_of(&[version; PAGE]);
+        device.clear_faults();
+        device
+            .write(0, [1, 1].map(page).into_iter().collect(), IoClass::Clean)
+            .await
+            .result
+            .expect("written");
+        device.inject(Fault::new(FaultEffect::NotWhole));
+        device
+            .write(0, [2, 2].map(page).into_iter().collect(), IoClass::Clean)
+            .await
+            .result
+            .expect_err("refused");
+        let pages = [read(&device, 0).await.expect("read"), read(&device, 1).await.expect("read")];
+        assert!(pages.iter().all(|page| page.iter().all(|b| *b == page[0])));
+        landed.insert(pages.map(|page| page[0]));
+    }
+    assert!(landed.len() > 2, "{landed:?}");
 }
 
 #[tokio::test(flavor = "current_thread")]

@@ -77,10 +77,14 @@ pub trait RawDevice: Send + Sync + fmt::Debug + 'static {
         512
     }
 
-    /// See [`Device::writes_whole`]. Default: no.
+    /// See [`Device::writes_whole`]. An implementation that says so and has no [`RawDevice::keep_whole`] keeps
+    /// them whole always. Default: no.
     fn writes_whole(&self, _bytes: usize) -> bool {
         false
     }
+
+    /// See [`Device::keep_whole`]; to be passed on by a device around another one. Default: nothing changes.
+    fn keep_whole(&self, _bytes: usize) {}
 
     /// See [`Device::claim`]. Default: none.
     fn claim(&self) -> Option<Claim> {
@@ -192,6 +196,7 @@ impl<D: RawDevice> Device for Metered<D> {
         fn alignment() -> usize;
         fn claim() -> Option<Claim>;
         fn writes_whole(bytes: usize) -> bool;
+        fn keep_whole(bytes: usize);
         fn backend() -> &'static str;
     }
 

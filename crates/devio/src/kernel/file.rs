@@ -12,6 +12,7 @@ use crate::{
 };
 use rustix::fs::{FallocateFlags, SeekFrom, StatVfs, fallocate, fstat, fstatvfs, ftruncate, seek};
 use rustix::io::{Errno, pread};
+use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::future::ready;
 use std::os::fd::OwnedFd;
@@ -40,9 +41,13 @@ const SEARCH_BYTES: usize = 1 << 20;
 /// The alignment of these reads: the largest that direct I/O requires.
 const SEARCH_STEP: u64 = 4096;
 
+/// The pages of one write that are under way at once, each as a write of its own: enough for the disk to
+/// sort, few enough that reads get through.
+const PARTS_MAX: usize = 16;
+
 /// A file as a device.
 #[derive(Debug)]
-pub(crate) struct FileDevice<I>(pub(crate) I);
+pub(crate) struct FileDevice<I>(pub(crate) Arc<I>);
 
 impl<I: Issuer> FileDevice<I> {
     fn transfer(&self, op: IoOp, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
@@ -72,18 +77,20 @@ impl<I: Issuer> Device for FileDevice<I> {
         if bufs.len() < 2 || !self.0.file().keeps_whole(offset, &bufs, class) {
             return self.transfer(IoOp::Write, offset, bufs, class);
         }
-        // The system keeps a page whole only if it comes alone, in one buffer. All start at once.
-        let mut at = offset;
-        let start = |buf: IoBuf| {
+        // The system keeps a page whole only if it comes alone, in one buffer. If the result is dropped,
+        // parts that have not begun do not begin: as after an error, any of the write may be there.
+        let (device, mut at) = (Self(Arc::clone(&self.0)), offset);
+        let mut parts = bufs.into_iter().map(move |buf| {
             let from = at;
             at += buf.len() as u64;
-            self.transfer(IoOp::Write, from, IoBufs::from_iter([buf]), class)
-        };
-        let parts: Vec<IoFuture> = bufs.into_iter().map(start).collect();
+            device.transfer(IoOp::Write, from, IoBufs::from_iter([buf]), class)
+        });
+        let mut begun: VecDeque<IoFuture> = parts.by_ref().take(PARTS_MAX).collect();
         Box::pin(async move {
             let mut all = Completion { bufs: IoBufs::new(), result: Ok(()) };
-            for part in parts {
+            while let Some(part) = begun.pop_front() {
                 let Completion { bufs, result } = part.await;
+                begun.extend(parts.next());
                 all.bufs.extend(bufs);
                 all.result = all.result.and(result);
             }
@@ -415,7 +422,7 @@ mod tests {
         let fd = tempfile::tempfile().unwrap().into();
         let mut file = RawFile::new(fd, "noted".into(), 512, false, 1 << 20, None);
         file.units = Some((4096, 16384));
-        FileDevice(Noted { file, errno, writes: Mutex::default() })
+        FileDevice(Arc::new(Noted { file, errno, writes: Mutex::default() }))
     }
 
     fn bufs(lens: &[usize]) -> IoBufs {

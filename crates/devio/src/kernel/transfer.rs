@@ -159,8 +159,11 @@ impl Transfer {
     fn failed(&mut self, errno: i32) -> Step {
         match meaning(errno) {
             Meaning::Retry(reason) if !self.exhausted() => Step::Again(reason),
-            // The alignment was checked, so it is the flag that is refused.
-            _ if self.whole && [libc::EINVAL, libc::EOPNOTSUPP].contains(&errno) => {
+            // The alignment was checked, so it is the flag that is refused. Room is short only for a file
+            // system that writes the page elsewhere: an ordinary write of it needs none.
+            _ if self.whole
+                && [libc::EINVAL, libc::EOPNOTSUPP, libc::ENOSPC, libc::EDQUOT].contains(&errno) =>
+            {
                 let refused = io::Error::from_raw_os_error(errno);
                 Step::Done(Err(DeviceErrorKind::NotWhole(Arc::new(refused))))
             }
@@ -252,6 +255,12 @@ mod tests {
             Step::Done(Err(DeviceErrorKind::Gone))
         ));
         assert!(matches!(transfer.advance(Err(libc::EIO), 512, 0), Step::Done(Err(DeviceErrorKind::Io(_)))));
+        // An ordinary write of the page may succeed.
+        transfer.whole = true;
+        for errno in [libc::EINVAL, libc::EOPNOTSUPP, libc::ENOSPC, libc::EDQUOT] {
+            let step = transfer.advance(Err(errno), 512, 0);
+            assert!(matches!(step, Step::Done(Err(DeviceErrorKind::NotWhole(_)))));
+        }
         let spot = Spot { op: IoOp::Discard, offset: 0, len: 4096 };
         let mut discard = Transfer::new(spot, IoClass::Meta, smallvec![], 0, Occupancy::default().enter());
         assert!(matches!(discard.advance(Err(libc::EOPNOTSUPP), 512, 0), Step::Done(Ok(()))));

@@ -196,7 +196,7 @@ impl Core {
         Millis(self.opened.elapsed().as_millis() as u64)
     }
 
-    /// Whether pages go home through a ring (I47).
+    /// Whether pages go home through a ring (I48).
     pub(crate) fn doublewrite(&self) -> bool {
         self.layout().ring_pages > 0 && !self.whole.load(Ordering::Acquire)
     }

@@ -16,7 +16,7 @@ pub enum FaultEffect {
     /// It fails as if the device had vanished. Nothing lands.
     Gone,
     /// A write that must be whole ([`Device::keep_whole`](pagetier_devio::Device::keep_whole)) is refused.
-    /// Nothing lands. No effect on other operations.
+    /// Nothing of it lands; of several pages, some may. No effect on other operations.
     NotWhole,
     /// It fails as after another owner has taken the volume over. Nothing lands.
     Fenced,

@@ -333,7 +333,7 @@ impl Shared {
         }
         // The fault is drawn at the start, the outcome at the end: in between the power may be cut, and
         // the write is then one in flight with any part of it landed.
-        let whole = state.keeps_whole(spot, class);
+        let whole = state.keeps_whole(spot, &bufs, class);
         let effect = state.take_fault(spot, number, whole);
         let (effect, hangs) = state.hang(effect);
         let write = state.begin_change(spot, &bufs, effect, whole);
@@ -403,11 +403,16 @@ fn failure(effect: FaultEffect) -> Option<DeviceErrorKind> {
 }
 
 impl State {
-    /// Whether pages of a write have to be whole.
-    fn keeps_whole(&self, spot: Spot, class: IoClass) -> bool {
-        let (kept, is_page) = (self.cache.kept() as u64, !matches!(class, IoClass::Meta | IoClass::Ring));
-        let pages = kept > 0 && spot.len >= kept && spot.offset.is_multiple_of(kept);
-        spot.op == IoOp::Write && pages && is_page
+    /// Whether buffers of a write have to be whole: pages at their places.
+    fn keeps_whole(&self, spot: Spot, bufs: &IoBufs, class: IoClass) -> bool {
+        let (kept, mut at) = (self.cache.kept(), spot.offset);
+        let asked = kept > 0 && spot.op == IoOp::Write && !matches!(class, IoClass::Meta | IoClass::Ring);
+        asked
+            && bufs.iter().any(|buf| {
+                let aligned = at.is_multiple_of(kept as u64);
+                at += buf.len() as u64;
+                aligned && buf.len() == kept
+            })
     }
 
     /// `whole`: its pages have to be whole.
@@ -454,13 +459,11 @@ impl State {
         }
         let at = match effect {
             // Reported as done or failed, but no byte of it may ever be seen.
-            Some(
-                FaultEffect::Lost
-                | FaultEffect::NoSpace
-                | FaultEffect::Gone
-                | FaultEffect::Fenced
-                | FaultEffect::NotWhole,
-            ) => return None,
+            Some(FaultEffect::Lost | FaultEffect::NoSpace | FaultEffect::Gone | FaultEffect::Fenced) => {
+                return None;
+            }
+            // Of several pages, each of which is a write of its own, some may land.
+            Some(FaultEffect::NotWhole) if bufs.len() < 2 => return None,
             Some(FaultEffect::Misdirected(by)) => {
                 spot.offset.saturating_add(by).min(self.extent.size - spot.len)
             }

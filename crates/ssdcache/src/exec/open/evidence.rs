@@ -13,7 +13,7 @@ use futures_util::future::try_join3;
 use pagetier_devio::{DeviceError, IoBuf};
 use rustc_hash::FxHashMap;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A device with more unreadable places counts as failed.
 const UNREADABLE_MAX: usize = 64;
@@ -53,8 +53,6 @@ pub(crate) struct Reader<'a> {
     /// The sound images of the ring, by place.
     pub(super) ringed: Vec<(u32, Image)>,
     pub(crate) unread: Unread,
-    /// Whether the HDD keeps pages whole.
-    pub(super) whole: AtomicBool,
 }
 
 impl<'a> Reader<'a> {
@@ -67,7 +65,6 @@ impl<'a> Reader<'a> {
             total: ring,
             ringed: Vec::new(),
             unread: Unread::default(),
-            whole: AtomicBool::new(params.hdd.writes_whole(params.layout.page_size.bytes())),
         }
     }
 

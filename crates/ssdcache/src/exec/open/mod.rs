@@ -13,6 +13,7 @@ mod make_durable;
 mod newest;
 mod repair;
 mod unread;
+mod write_again;
 
 pub use format::{OldRing, format};
 pub use identify::{assign, identify, mark, newest_label};
@@ -209,7 +210,7 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
     let policy = std::mem::replace(&mut params.policy, Box::new(NoSsd));
     let slot_params = SlotParams::new(params.layout.slots, params.zone_percent);
     let mut reader = Reader::new(&params);
-    reader.keep_homes_whole();
+    let whole = reader.keep_whole();
     let layout = params.layout;
     let NewestMap { header, body: map, twice } = reader.newest_map().await?;
     let (trusted, generation) = (map.outside_zone(), header.generation);
@@ -249,11 +250,11 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
     let mut written = reader.repair_from_slots(&evidence, &verdict, &unverified).await?;
     written.add(reader.repair_from_ring(&evidence, unverified.hdd).await?);
     report.repaired = written.repaired;
-    report.rewritten += written.again + reader.rewrite_homes(&unverified.homes, &written.pages).await?;
+    let listed = written.others(&unverified.homes);
+    report.rewritten += written.again + reader.rewrite_homes(&listed).await?;
     // Even homes that read well may be in a volatile cache only, and the ring is about to be overwritten.
     flushes.flush(&[Flushed::Hdd]).await?;
-    let (ring_pages, ring_from) = reader.ring_in_use(&flushes).await?;
-    let whole = reader.whole.into_inner();
+    let (ring_pages, ring_from) = reader.ring_in_use(whole, &flushes).await?;
     report.bytes_read = reader.bytes_read.into_inner();
 
     let mut slots = finished(slots).await;
@@ -273,6 +274,7 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
         // No slot has been written so far: the first zone is the one that this checkpoint names (I13).
         core.checkpoint().await?;
     }
+    report.rewritten += core.write_again(&listed).await?;
     if !noted.is_empty()
         && let Err(error) = core.failures.remember.made_durable(&[Flushed::Hdd, Flushed::Ssd]).await
     {

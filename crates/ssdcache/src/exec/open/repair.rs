@@ -2,17 +2,17 @@
 //! backed them.
 
 use super::images::{is_of_a_block, readable};
-use super::{Reader, RecoveryFlushes};
+use super::make_durable::CHUNK_BYTES;
+use super::{OpenParams, Reader, RecoveryFlushes};
 use crate::exec::check;
-use crate::exec::io::single::{ATTEMPTS_MAX, read_one};
+use crate::exec::io::single::{ATTEMPTS_MAX, read_one, write_one};
 use crate::format::map::Entry;
 use crate::protocol::recovery::{Evidence, Image, Verdict, newest_by_page};
 use crate::remember::{Flushed, Unverified};
 use futures_util::StreamExt;
-use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass};
+use pagetier_devio::{DeviceError, IoBuf, IoClass};
 use pagetier_page::{Defect, Header, PageId, Stamp};
 use rustc_hash::FxHashSet;
-use std::sync::atomic::Ordering;
 
 /// The number of homes examined at once for repair from the ring.
 const REPAIRS_MAX: usize = 16;
@@ -39,6 +39,11 @@ impl HomesWritten {
         self.pages.extend(written.map(|_| page));
         self.repaired += u64::from(written == Some(Rewrite::Repaired));
         self.again += u64::from(written == Some(Rewrite::Again));
+    }
+
+    /// Those of `pages` that are not among them.
+    pub(super) fn others(&self, pages: &[PageId]) -> Vec<PageId> {
+        pages.iter().copied().filter(|page| !self.pages.contains(page)).collect()
     }
 
     pub(super) fn add(&mut self, other: Self) {
@@ -99,14 +104,13 @@ impl Reader<'_> {
             // A sound home needs nothing, unless a failed flush may have left it in a volatile cache alone
             // (I14). With the ring on the HDD its image tells which, and the slot's version, of which the
             // ring may have no image, is not written over a sound home: a crash could tear it, and the SSD be
-            // lost.
-            // Without any image the homes were written whole, or none was (I47).
-            let imaged = self.params.ring_on_hdd && !self.ringed.is_empty();
+            // lost. The page stays an only copy.
+            let imaged = self.params.ring_on_hdd && self.params.layout.ring_pages > 0;
             if home_is_sound && (!unverified.hdd || imaged) {
                 continue;
             }
             self.grow_to(home)?;
-            self.write_home(home, image).await?;
+            write_one(&self.params.hdd, home, image, IoClass::Recovery).await?;
             written.note(page, Some(if home_is_sound { Rewrite::Again } else { Rewrite::Repaired }));
         }
         Ok(written)
@@ -142,44 +146,44 @@ impl Reader<'_> {
         Ok(!self.check(buf.as_slice(), page, None).is_err_and(unsound))
     }
 
-    /// Has the HDD keep pages whole, if it can.
-    pub(super) fn keep_homes_whole(&self) {
-        let bytes = self.params.layout.page_size.bytes();
-        self.params.hdd.keep_whole(if self.whole.load(Ordering::Acquire) { bytes } else { 0 });
+    /// Whether the HDD keeps pages whole. What a recovery writes has an image in a slot or the ring wherever
+    /// there is a ring, so it does not ask for that before its end.
+    pub(super) fn keep_whole(&self) -> bool {
+        let OpenParams { hdd, layout, .. } = self.params;
+        let bytes = layout.page_size.bytes();
+        let whole = hdd.writes_whole(bytes);
+        hdd.keep_whole(if whole && layout.ring_pages == 0 { bytes } else { 0 });
+        whole
     }
 
-    /// Writes a home. If the HDD refuses to keep it whole, it is written all the same, and the store uses its
-    /// ring: until its last flush, a recovery has what it writes in a slot or the ring, or found the same.
-    pub(super) async fn write_home(&self, home: u64, image: IoBuf) -> Result<(), DeviceError> {
-        let hdd = &self.params.hdd;
-        let done = hdd.write(home, IoBufs::from_iter([image]), IoClass::Recovery).await;
-        match done.result {
-            Err(DeviceError { kind: DeviceErrorKind::NotWhole(_), .. })
-                if self.params.layout.ring_pages > 0 =>
-            {
-                self.whole.store(false, Ordering::Release);
-                self.keep_homes_whole();
-                hdd.write(home, done.bufs, IoClass::Recovery).await.result
+    /// The pages of the ring, and the place at which it continues. An HDD that keeps pages `whole` needs
+    /// none, so all images are wiped: they would outlive newer homes, and a later recovery would repair a
+    /// corrupt home from them (I48).
+    pub(super) async fn ring_in_use(
+        &self,
+        whole: bool,
+        flushes: &RecoveryFlushes,
+    ) -> Result<(u32, u32), DeviceError> {
+        let OpenParams { hdd, ssd, layout, .. } = self.params;
+        let (pages, bytes) = (layout.ring_pages, layout.page_size.bytes());
+        let from = self.ring_from().await?;
+        if !whole || pages == 0 {
+            return Ok((pages, from));
+        }
+        if !self.ringed.is_empty() {
+            // The outdated ones first: of those that are left, a crash may keep any.
+            flushes.flush(&[Flushed::Ssd]).await?;
+            let end = layout.ring_at(0) + u64::from(pages) * bytes as u64;
+            for at in (layout.ring_at(0)..end).step_by(CHUNK_BYTES as usize) {
+                let zeroes = IoBuf::zeroed(CHUNK_BYTES.min(end - at) as usize);
+                write_one(ssd, at, zeroes, IoClass::Recovery).await?;
             }
-            result => result,
-        }
-    }
-
-    /// The pages of the ring, and the place at which it continues. An HDD that keeps pages whole needs none, so
-    /// all images are wiped: they would outlive newer homes, and a later recovery would repair a corrupt home
-    /// from them (I47).
-    pub(super) async fn ring_in_use(&self, flushes: &RecoveryFlushes) -> Result<(u32, u32), DeviceError> {
-        let layout = &self.params.layout;
-        if !self.whole.load(Ordering::Acquire) {
-            return Ok((layout.ring_pages, self.ring_from().await?));
-        }
-        for (place, _) in &self.ringed {
-            self.void(layout.ring_at(*place)).await?;
         }
         // Also of places that could not be read, which were wiped before.
         if !(self.ringed.is_empty() && self.unread.ring.is_empty()) {
             flushes.flush(&[Flushed::Ssd]).await?;
         }
+        hdd.keep_whole(bytes);
         Ok((0, 0))
     }
 
@@ -234,7 +238,7 @@ impl Reader<'_> {
         if !readable(result)? || self.check(current.as_slice(), found.page, Some(found.stamp)).is_err() {
             return Ok(None);
         }
-        self.write_home(home, current).await?;
+        write_one(hdd, home, current, IoClass::Recovery).await?;
         Ok(Some(Rewrite::Again))
     }
 
@@ -268,7 +272,7 @@ impl Reader<'_> {
         if readable(result)? && self.check(current.as_slice(), found.page, None).is_ok_and(newest) {
             // The home is sound but perhaps not durable, so write the same bytes again (I14).
             if always {
-                self.write_home(home, current).await?;
+                write_one(hdd, home, current, IoClass::Recovery).await?;
             }
             return Ok(always.then_some(Rewrite::Again));
         }
@@ -288,7 +292,7 @@ impl Reader<'_> {
                 if the page was torn on the HDD, it stays so and reads as corrupt");
             return Ok(None);
         }
-        self.write_home(home, image).await?;
+        write_one(hdd, home, image, IoClass::Recovery).await?;
         Ok(Some(Rewrite::Repaired))
     }
 }

@@ -223,11 +223,15 @@ impl Core {
         retry: Option<&Mutex<Vec<DirtyPage>>>,
         done: &(dyn Fn(WrittenPage) + Send + Sync),
     ) {
+        let lsns: FxHashMap<PageId, Lsn> = match retry {
+            Some(_) if !self.doublewrite() => pages.iter().map(|b| (b.page, b.lsn)).collect(),
+            _ => FxHashMap::default(),
+        };
         let each = |page, image: IoBuf, outcome| {
             if let (Some(retry), Outcome::Failed(error)) = (retry, &outcome)
                 && self.wants_ring(error)
             {
-                let recovery_lsn = self.unflushed.unflushed(page).unwrap_or_default();
+                let recovery_lsn = lsns.get(&page).copied().unwrap_or_default();
                 self.state.lock().slots.note_unreported(displaced.get(&page).copied());
                 return retry.lock().push(DirtyPage { page, image, logical: 0, recovery_lsn });
             }
