@@ -404,29 +404,6 @@ async fn atomic_writes_are_never_torn() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn writes_are_torn_that_are_not_kept_whole_or_are_larger_than_the_unit() {
-    for (unit, kept) in [(PAGE, 0), (PAGE / 2, PAGE), (512, PAGE)] {
-        let device = sim(18).with_atomic_writes(unit);
-        assert_eq!(device.writes_whole(PAGE), unit == PAGE);
-        device.keep_whole(kept);
-        write(&device, 0, 1).await.expect("written");
-        let mut torn = false;
-        for seed in 0..50 {
-            let page = read(&device.after_power_cut(seed, &SimPower::new()), 0).await.expect("read");
-            torn |= page.iter().any(|b| *b != page[0]);
-        }
-        assert!(torn, "unit {unit}, kept {kept}");
-    }
-    let device = sim(19).with_atomic_writes(PAGE);
-    device.inject(Fault::new(FaultEffect::NotWhole));
-    write(&device, 0, 1).await.expect("it need not be whole");
-    device.keep_whole(PAGE);
-    let refused = write(&device, 0, 2).await.expect_err("refused");
-    assert!(matches!(refused, DeviceErrorKind::NotWhole(_)), "{refused}");
-    assert_eq!(read(&device, 0).await.expect("read")[0], 1, "nothing lands");
-}
-
-#[tokio::test(flavor = "current_thread")]
 #[should_panic(expected = "operations without end")]
 async fn a_caller_that_asks_for_ever_is_stopped() {
     let power = SimPower::new();

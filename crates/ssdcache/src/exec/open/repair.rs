@@ -165,9 +165,9 @@ impl Reader<'_> {
         }
     }
 
-    /// The pages of the ring, and the place at which it continues. An HDD that keeps pages whole needs none, so
-    /// all images are wiped: they would outlive newer homes, and a later recovery would repair a corrupt home
-    /// from them (I47).
+    /// The pages of the ring, and the place at which it continues. An HDD that keeps pages whole needs none,
+    /// so all images are wiped: they would outlive newer homes, and a later recovery would repair a corrupt
+    /// home from them (I47).
     pub(super) async fn ring_in_use(&self, flushes: &RecoveryFlushes) -> Result<(u32, u32), DeviceError> {
         let layout = &self.params.layout;
         if !self.whole.load(Ordering::Acquire) {
