@@ -209,7 +209,7 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
     let policy = std::mem::replace(&mut params.policy, Box::new(NoSsd));
     let slot_params = SlotParams::new(params.layout.slots, params.zone_percent);
     let mut reader = Reader::new(&params);
-    reader.keep_homes_whole();
+    params.hdd.keep_whole(0);
     let layout = params.layout;
     let NewestMap { header, body: map, twice } = reader.newest_map().await?;
     let (trusted, generation) = (map.outside_zone(), header.generation);
@@ -246,6 +246,7 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
     // in the middle would leave a torn home and no image (I13).
     report.rewritten = reader.make_durable(&evidence, &unverified, &flushes).await?;
     reader.zero_unreadable(&given_up).await?;
+    reader.keep_homes_whole();
     let mut written = reader.repair_from_slots(&evidence, &verdict, &unverified).await?;
     written.add(reader.repair_from_ring(&evidence, unverified.hdd).await?);
     report.repaired = written.repaired;

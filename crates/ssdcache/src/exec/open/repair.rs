@@ -173,9 +173,12 @@ impl Reader<'_> {
         if !self.whole.load(Ordering::Acquire) {
             return Ok((layout.ring_pages, self.ring_from().await?));
         }
+        // A ring on the HDD is no home, and need not be wiped whole.
+        self.params.hdd.keep_whole(0);
         for (place, _) in &self.ringed {
             self.void(layout.ring_at(*place)).await?;
         }
+        self.keep_homes_whole();
         // Also of places that could not be read, which were wiped before.
         if !(self.ringed.is_empty() && self.unread.ring.is_empty()) {
             flushes.flush(&[Flushed::Ssd]).await?;
