@@ -389,12 +389,10 @@ mod tests {
     use crate::handover::ticket::ticket;
     use parking_lot::Mutex;
 
-    /// Answers each write with `errno`, or as a kernel that carries it out; notes its offset, length, and
-    /// whether it must be whole.
+    /// Carries out each write, and notes its offset, its length, and whether it must be whole.
     #[derive(Debug)]
     struct Noted {
         file: RawFile,
-        errno: i32,
         writes: Mutex<Vec<(u64, u64, bool)>>,
     }
 
@@ -407,68 +405,46 @@ mod tests {
             &self.file
         }
 
-        fn start(&self, mut transfer: Transfer) -> Ticket<Completion> {
+        fn start(&self, transfer: Transfer) -> Ticket<Completion> {
             let (promise, ticket) = ticket();
             let spot = transfer.spot;
             self.writes.lock().push((spot.offset, spot.len, transfer.whole));
-            let answer = if self.errno == 0 { Ok(spot.len) } else { Err(self.errno) };
-            let result = self.file.answer(&mut transfer, answer).unwrap_or(Ok(()));
-            promise.complete(self.file.finish(transfer, result));
+            promise.complete(self.file.finish(transfer, Ok(())));
             ticket
         }
     }
 
-    fn device(errno: i32) -> FileDevice<Noted> {
-        let fd = tempfile::tempfile().unwrap().into();
-        let mut file = RawFile::new(fd, "noted".into(), 512, false, 1 << 20, None);
-        file.units = Some((4096, 16384));
-        FileDevice(Arc::new(Noted { file, errno, writes: Mutex::default() }))
-    }
-
-    fn bufs(lens: &[usize]) -> IoBufs {
-        lens.iter().map(|len| IoBuf::zeroed(*len)).collect()
-    }
-
-    /// What reaches the system of a write of buffers of these lengths, and how it ends.
+    /// What reaches the system of a write of buffers of these lengths.
     async fn issued(
         device: &FileDevice<Noted>,
-        offset: u64,
+        at: u64,
         lens: &[usize],
-    ) -> (Vec<(u64, u64, bool)>, Result<(), DeviceError>) {
-        let done = device.write(offset, bufs(lens), IoClass::Clean).await;
+        class: IoClass,
+    ) -> Vec<(u64, u64, bool)> {
+        let bufs = lens.iter().map(|len| IoBuf::zeroed(*len)).collect();
+        let done = device.write(at, bufs, class).await;
         assert_eq!(done.bufs.iter().map(IoBuf::len).collect::<Vec<_>>(), lens, "the buffers that return");
-        (std::mem::take(&mut *device.0.writes.lock()), done.result)
+        std::mem::take(&mut *device.0.writes.lock())
     }
 
     #[tokio::test]
     async fn each_page_of_a_merged_write_goes_alone_if_it_must_be_whole() {
-        let device = device(0);
-        assert_eq!(issued(&device, 8192, &[4096, 4096]).await.0, [(8192, 8192, false)]);
+        let fd = tempfile::tempfile().unwrap().into();
+        let mut file = RawFile::new(fd, "noted".into(), 512, false, 1 << 20, None);
+        file.units = Some((4096, 16384));
+        let device = FileDevice(Arc::new(Noted { file, writes: Mutex::default() }));
         let offered = [2048, 4096, 12288, 16384, 32768].map(|bytes| device.writes_whole(bytes));
         assert_eq!(offered, [false, true, false, true, false]);
         device.keep_whole(4096);
         let pages = [(8192, 4096, true), (12288, 4096, true), (16384, 4096, true)];
-        assert_eq!(issued(&device, 8192, &[4096; 3]).await.0, pages);
+        assert_eq!(issued(&device, 8192, &[4096; 3], IoClass::Clean).await, pages);
         // No page: what is formatted or recorded.
-        assert_eq!(issued(&device, 8192, &[8192]).await.0, [(8192, 8192, false)]);
-        assert_eq!(issued(&device, 512, &[4096]).await.0, [(512, 4096, false)]);
-        assert_eq!(issued(&device, 0, &[512, 512]).await.0, [(0, 1024, false)]);
-        let mark = device.write(0, bufs(&[4096]), IoClass::Meta).await;
-        mark.result.unwrap();
-        assert_eq!(std::mem::take(&mut *device.0.writes.lock()), [(0, 4096, false)]);
-        device.keep_whole(0);
-        assert_eq!(issued(&device, 8192, &[4096; 2]).await.0, [(8192, 8192, false)]);
-    }
-
-    #[tokio::test]
-    async fn a_page_that_is_refused_is_not_taken_for_written() {
-        for errno in [libc::EINVAL, libc::EOPNOTSUPP] {
-            let device = device(errno);
-            device.keep_whole(4096);
-            for lens in [&[4096][..], &[4096; 2]] {
-                let (_, result) = issued(&device, 0, lens).await;
-                assert!(matches!(result.unwrap_err().kind, DeviceErrorKind::NotWhole(_)));
-            }
+        for (at, len, class) in
+            [(8192, 8192, IoClass::Clean), (512, 4096, IoClass::Clean), (0, 4096, IoClass::Meta)]
+        {
+            assert_eq!(issued(&device, at, &[len], class).await, [(at, len as u64, false)]);
         }
+        device.keep_whole(0);
+        assert_eq!(issued(&device, 8192, &[4096; 2], IoClass::Clean).await, [(8192, 8192, false)]);
     }
 }

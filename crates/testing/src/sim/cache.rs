@@ -148,8 +148,8 @@ impl Cache {
         self.view.read(offset, out);
     }
 
-    /// Begins a write and returns its id. From here on a power cut may leave any of its sectors, or any of its
-    /// pages, if they are to be `whole` and the device offers that.
+    /// Begins a write and returns its id. From here on a power cut may leave any of its sectors; of pages
+    /// that are to be `whole`, and that the device keeps so, any page.
     pub(super) fn begin_write(&mut self, offset: u64, bytes: Vec<u8>, whole: bool) -> u64 {
         let unit = if whole { self.kept.min(self.unit).max(SECTOR) } else { SECTOR };
         self.begin(offset, Content::Bytes(bytes.into()), unit)

@@ -72,7 +72,6 @@ states! {
     Reopened => "dropped with I/O in flight and reopened",
     NoRing => "geometry: no ring",
     Whole => "geometry: an HDD that writes pages whole",
-    SmallUnit => "geometry: an HDD that writes less than a page whole",
     RefusedWhole => "the HDD refused to write a page whole",
     NoLongerWhole => "the HDD no longer writes pages whole",
     NoSsd => "geometry: no SSD",

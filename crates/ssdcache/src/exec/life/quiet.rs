@@ -206,8 +206,8 @@ impl SsdTier {
 }
 
 impl Core {
-    /// Puts the ring into use if the HDD has refused to keep a page whole: waits until nothing is under way, and
-    /// makes the homes durable that have no image (I48). If that fails, writes are refused. Cancel-safe.
+    /// Puts the ring into use if the HDD has refused to keep a page whole: waits until nothing is under way,
+    /// and makes the homes durable that have no image (I48). If that fails, writes are refused. Cancel-safe.
     pub(crate) async fn use_ring(&self) {
         let _quiet = self.quiesce().await;
         if !self.refused_whole.load(Ordering::Acquire) || self.flush_hdd().await.is_err() {
