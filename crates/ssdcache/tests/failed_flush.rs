@@ -235,8 +235,9 @@ async fn without_a_ring_a_page_whose_flush_failed_is_never_older_and_is_written_
     assert!(proved >= 2, "{proved} of the models left a page to prove");
 }
 
-/// The HDD wrote pages whole, so the ring has no image of a home that a failed flush left unverified. The next
-/// recovery cannot write it whole, because the device offers or does that no longer, and is cut anywhere.
+/// The HDD wrote pages whole, so the ring has no image of a home that a failed flush left unverified. The
+/// next recovery cannot write it whole, because the device offers or does that no longer, and is cut
+/// anywhere.
 #[tokio::test(start_paused = true)]
 async fn a_home_that_was_written_whole_is_not_torn_when_it_is_written_again() {
     for (unit, refused) in [(512, false), (PAGE, true)] {

@@ -77,13 +77,12 @@ pub trait RawDevice: Send + Sync + fmt::Debug + 'static {
         512
     }
 
-    /// See [`Device::writes_whole`]. An implementation that says so and has no [`RawDevice::keep_whole`] keeps
-    /// them whole always. Default: no.
+    /// See [`Device::writes_whole`]. Without [`RawDevice::keep_whole`], true means always. Default: no.
     fn writes_whole(&self, _bytes: usize) -> bool {
         false
     }
 
-    /// See [`Device::keep_whole`]; to be passed on by a device around another one. Default: nothing changes.
+    /// See [`Device::keep_whole`]. A device around another one passes it on. Default: nothing changes.
     fn keep_whole(&self, _bytes: usize) {}
 
     /// See [`Device::claim`]. Default: none.

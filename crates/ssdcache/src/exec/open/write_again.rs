@@ -22,7 +22,7 @@ impl Core {
             return Ok(0);
         }
         let mut rewritten = 0;
-        // Nobody else makes room in the journal while a store is opened, so few at a time.
+        // No maintenance runs yet that would make room in the journal, so few at a time.
         for some in pages.chunks(ring_pages.div_ceil(2)) {
             let bound = self.read_homes(some).await?;
             rewritten += bound.len() as u64;
