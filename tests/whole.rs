@@ -61,7 +61,6 @@ async fn no_page_goes_through_the_ring_and_a_power_cut_tears_none() {
     }
 }
 
-/// Moved to another device, as a power cut left it.
 #[tokio::test(start_paused = true)]
 async fn a_store_whose_hdd_no_longer_writes_pages_whole_uses_its_ring() {
     for on_hdd in [false, true] {
@@ -86,7 +85,6 @@ async fn a_store_whose_hdd_no_longer_writes_pages_whole_uses_its_ring() {
     }
 }
 
-/// Whichever write it is, and whether it is one write or all from then on.
 #[tokio::test(start_paused = true)]
 async fn a_page_that_the_hdd_refuses_goes_through_the_ring_before_sync_returns() {
     for (on_hdd, nth, times) in [(false, 0, 1), (false, 70, u64::MAX), (true, 20, 1), (true, 0, u64::MAX)] {
@@ -175,7 +173,6 @@ async fn an_image_of_an_earlier_life_does_not_stand_for_a_newer_home() {
     }
 }
 
-/// A store that has no ring because an earlier version left it out.
 #[tokio::test(start_paused = true)]
 async fn a_store_without_a_ring_opens_with_a_caveat_where_pages_may_be_torn() {
     let mut fixture = offering(PAGE, true);
