@@ -189,7 +189,7 @@ pub mod stats {
     pub use crate::store::hot_state::HotSetStats;
     pub use crate::store::stats::Stats;
     pub use pagetier_bufpool::{PoolMemory, PoolResidency, PoolStats};
-    pub use pagetier_ssdcache::{BudgetStats, FreeSlots, SlotCounts, SsdState, TierStats};
+    pub use pagetier_ssdcache::{BudgetStats, FreeSlots, HomeWrites, SlotCounts, SsdState, TierStats};
 }
 
 /// What more memory or SSD would save: [`PageStore::what_if`] and [`PageStore::trace`].

@@ -60,5 +60,6 @@ mod unbegun;
 mod unreadable;
 mod waiting;
 mod what_if;
+mod whole;
 mod write_budget;
 mod zeroed;

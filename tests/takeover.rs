@@ -229,7 +229,7 @@ async fn a_volume_that_tears_pages_is_taken_over_whole_with_an_ssd_or_without() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_volume_that_writes_pages_whole_has_no_ring() {
+async fn a_volume_that_writes_pages_whole_uses_no_ring() {
     let volume = SimDevice::new("hdd", 0, 1, &SimPower::new()).with_atomic_writes(PAGE as usize);
     let seat = Arc::new(SimSeat::new(&Arc::new(volume)));
     let directory = pagetier_testing::scratch();
@@ -242,7 +242,7 @@ async fn a_volume_that_writes_pages_whole_has_no_ring() {
     let space = grown(&store).await;
     store.close().await.unwrap();
     let found = builder().inspect().await.unwrap();
-    assert_eq!(found.ssd.as_ref().map(|ring| ring.ring_pages), Ok(0));
+    assert_eq!(found.ssd.as_ref().map(|ring| ring.ring_images), Ok(0));
     assert!(!found.not_promised.contains(&pagetier::inspect::Caveat::NoRing), "{found}");
     let files: Vec<_> = directory.path().read_dir().unwrap().flatten().map(|file| file.file_name()).collect();
     assert_eq!(files, ["lock"], "nothing that another machine would miss");

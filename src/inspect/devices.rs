@@ -14,8 +14,8 @@ use crate::store::hdd_ring::HddRing;
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, OpenOptions, SharedDevice};
 use pagetier_page::{PageSize, StoreSeed};
 use pagetier_ssdcache::{
-    BLOCK_BYTES, Block, Found, JournalSeq, Label, Layout, MapHeader, OpeningMarks, Superblock, decode_mark,
-    identify,
+    BLOCK_BYTES, Block, Found, HomeWrites, JournalSeq, Label, Layout, MapHeader, OpeningMarks, Superblock,
+    decode_mark, identify,
 };
 use serde::{Serialize, Serializer};
 use std::fmt::{Display, Formatter, Result as Shown};
@@ -32,6 +32,8 @@ pub struct Inspection {
     /// The SSD, or the ring's file of a store without one; or why it cannot be read, as for the HDD.
     #[serde(serialize_with = "or_error")]
     pub ssd: Result<SsdInspection, String>,
+    /// What keeps a crash from tearing the homes of pages, once the store is open on these devices.
+    pub home_writes: HomeWrites,
     /// Guarantees that this configuration or file system does not provide.
     pub not_promised: Vec<Caveat>,
 }
@@ -295,11 +297,15 @@ impl Builder {
         // Unless it cannot be read, which says nothing about the ring.
         let is_sound = |ssd: &SsdInspection| ssd.superblock.state == SuperblockState::Sound;
         let ringed = |ssd: &SsdInspection| !is_sound(ssd) || ssd.ring_pages > 0;
-        let has_ring = writes_whole || ssd.as_ref().map_or(true, ringed);
+        let home_writes = match ssd.as_ref().map_or(true, ringed) {
+            _ if writes_whole => HomeWrites::Whole,
+            true => HomeWrites::Ringed,
+            false => HomeWrites::InPlace,
+        };
         let mut not_promised =
-            caveats::of_store(has_ring, manifest.ssd.is_some(), config.is_on_other_file_system());
+            caveats::of_store(home_writes, manifest.ssd.is_some(), config.is_on_other_file_system());
         not_promised.extend(caveats::of_system());
-        Ok(Inspection { manifest: manifest_of(&manifest), hdd, ssd, not_promised })
+        Ok(Inspection { manifest: manifest_of(&manifest), hdd, ssd, home_writes, not_promised })
     }
 }
 
@@ -536,6 +542,7 @@ impl Display for Inspection {
             Err(why) => writeln!(f, "ssd       UNREADABLE: {why}")?,
             Ok(ssd) => ssd.fmt(f)?,
         }
+        writeln!(f, "homes     are written {}", self.home_writes)?;
         for caveat in &self.not_promised {
             writeln!(f, "promised  not: {caveat}")?;
         }

@@ -293,7 +293,7 @@ impl Manifest {
 pub(crate) struct RingOnHdd {
     /// The byte offset of its superblock.
     pub(crate) at: u64,
-    /// Its pages. 0: the HDD writes pages whole, so none is needed, or the embedder wants none.
+    /// Its pages. 0: the embedder wants none, or an earlier version found an HDD that writes pages whole.
     pub(crate) pages: u32,
 }
 

@@ -4,6 +4,7 @@ use super::summary::{ChoiceSummary, DeviceSummary, DirSummary, PoolSummary, SsdS
 use crate::store::headroom::Headroom;
 use crate::store::hot_state::HotSetStats;
 use crate::store::stats::Stats;
+use pagetier_ssdcache::HomeWrites;
 use std::fmt::{Display, Formatter, Result};
 
 /// How many settings of an adaptive policy are shown, the cheapest first.
@@ -100,6 +101,9 @@ fn ssd(f: &mut Formatter<'_>, summary: &SsdSummary) -> Result {
     }
     if s.leaving > 0 {
         writeln!(f, "        {} copies leave because of hints", s.leaving)?;
+    }
+    if s.home_writes != HomeWrites::Ringed {
+        writeln!(f, "        pages go home {}", s.home_writes)?;
     }
     if let Some(error) = &s.ssd_error {
         writeln!(f, "        takes no new pages: {error}")?;

@@ -4,7 +4,7 @@
 use super::file_system;
 use crate::config::frozen::Config;
 use crate::store::shared::Shared;
-use pagetier_ssdcache::SsdMode;
+use pagetier_ssdcache::{HomeWrites, SsdMode};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 use std::fmt;
@@ -23,6 +23,8 @@ pub enum Caveat {
     /// There is no doublewrite ring ([`ring_pages(0)`](crate::Builder::ring_pages)), and the HDD does not say
     /// that it writes pages whole.
     NoRing,
+    /// The HDD writes pages whole, and no image of them is kept.
+    WholeHomes,
     /// The SSD may hold the only copy of a page's newest version ([`SsdMode::WriteBack`]).
     SsdAlone,
     /// A file system is not supported.
@@ -39,9 +41,10 @@ pub enum Caveat {
 
 impl Caveat {
     /// Its name in JSON and in the log.
-    fn code(self) -> &'static str {
+    pub(super) fn code(self) -> &'static str {
         match self {
             Self::NoRing => "no-ring",
+            Self::WholeHomes => "whole-homes",
             Self::SsdAlone => "ssd-alone",
             Self::FileSystem => "file-system",
             Self::Kernel => "kernel",
@@ -58,6 +61,11 @@ impl fmt::Display for Caveat {
             Self::NoRing => {
                 "no doublewrite ring: a page that a crash tears on the HDD stays torn, unless the engine's log \
                  has a whole image of it"
+            }
+            Self::WholeHomes => {
+                "the HDD writes pages whole, so none has an image in a ring: if a flush of the HDD fails, and \
+                 the process is killed before that is recorded, pages may go back to their last sync after a \
+                 later power cut"
             }
             Self::SsdAlone => {
                 "the loss of the SSD loses the versions that it alone holds, unless the engine's log reaches \
@@ -119,9 +127,13 @@ impl Config {
 }
 
 /// What the configuration of a store leaves unpromised.
-pub(crate) fn of_store(has_ring: bool, ssd_alone: bool, other_file_system: bool) -> Vec<Caveat> {
-    let found =
-        [(!has_ring, Caveat::NoRing), (ssd_alone, Caveat::SsdAlone), (other_file_system, Caveat::FileSystem)];
+pub(crate) fn of_store(homes: HomeWrites, ssd_alone: bool, other_file_system: bool) -> Vec<Caveat> {
+    let found = [
+        (homes == HomeWrites::InPlace, Caveat::NoRing),
+        (homes == HomeWrites::Whole, Caveat::WholeHomes),
+        (ssd_alone, Caveat::SsdAlone),
+        (other_file_system, Caveat::FileSystem),
+    ];
     found.into_iter().filter_map(|(found, caveat)| found.then_some(caveat)).collect()
 }
 
@@ -129,9 +141,8 @@ impl Shared {
     /// What this open does not promise, for the log: names with blanks between them.
     pub(super) fn not_promised(&self) -> String {
         let ssd_alone = self.tier.slots() > 0 && self.tier.mode() == SsdMode::WriteBack;
-        let needs_no_ring = self.hdd.writes_whole(self.page_size().bytes());
-        let mut all =
-            of_store(self.tier.has_ring() || needs_no_ring, ssd_alone, self.config.is_on_other_file_system());
+        let homes = self.tier.stats().home_writes;
+        let mut all = of_store(homes, ssd_alone, self.config.is_on_other_file_system());
         all.extend(of_system());
         let names: Vec<&str> = all.into_iter().map(Caveat::code).collect();
         if names.is_empty() { "(nothing more than docs/RELIABILITY.md)".into() } else { names.join(" ") }
@@ -142,8 +153,9 @@ impl Shared {
 mod tests {
     use super::*;
 
-    const ALL: [Caveat; 7] = [
+    const ALL: [Caveat; 8] = [
         Caveat::NoRing,
+        Caveat::WholeHomes,
         Caveat::SsdAlone,
         Caveat::FileSystem,
         Caveat::Kernel,
@@ -162,8 +174,10 @@ mod tests {
         }
         let limited = judged("6.1", Some(64), Some(1 << 30), Some(1 << 34));
         assert_eq!(limited, [Caveat::FewFiles, Caveat::FileSize, Caveat::AddressSpace]);
-        assert_eq!(of_store(true, false, false), []);
-        assert_eq!(of_store(false, true, true), [Caveat::NoRing, Caveat::SsdAlone, Caveat::FileSystem]);
+        assert_eq!(of_store(HomeWrites::Ringed, false, false), []);
+        assert_eq!(of_store(HomeWrites::Whole, false, false), [Caveat::WholeHomes]);
+        let all = of_store(HomeWrites::InPlace, true, true);
+        assert_eq!(all, [Caveat::NoRing, Caveat::SsdAlone, Caveat::FileSystem]);
     }
 
     #[test]

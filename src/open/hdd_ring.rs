@@ -4,17 +4,16 @@ use crate::config::frozen::Config;
 use crate::config::sizes::{RING_PAGES, ring_pages_for};
 use crate::error::OpenError;
 use crate::manifest::contents::Manifest;
+use crate::open::caveats::Caveat;
 use crate::store::devices::Devices;
 use pagetier_devio::SharedDevice;
 use pagetier_page::PageSize;
 use pagetier_ssdcache::Layout;
 
 impl Config {
-    /// The pages of the ring of a new store whose manifest is on `hdd`.
-    pub(super) fn ring_pages_on(&self, hdd: &SharedDevice, page_size: PageSize) -> u32 {
-        let whole = hdd.writes_whole(page_size.bytes());
+    /// The pages of the ring of a new store whose manifest is on the HDD.
+    pub(super) fn ring_pages_on_hdd(&self, page_size: PageSize) -> u32 {
         self.options.ring_pages.unwrap_or(match self.ssd_size() {
-            _ if whole => 0,
             0 => RING_PAGES,
             bytes => ring_pages_for(bytes, page_size),
         })
@@ -40,6 +39,11 @@ impl Devices {
     pub(super) fn find_ring(&self, manifest: &Manifest, hdd: &SharedDevice) -> Result<(), OpenError> {
         let Some(ring) = manifest.ring_on(hdd) else { return Ok(()) };
         self.config.check_ring(ring.pages())?;
+        let whole = hdd.writes_whole(manifest.page_bytes as usize);
+        if ring.pages() == 0 && !whole && self.config.options.ring_pages.is_none() {
+            // An earlier version left the ring out where the HDD wrote pages whole, and this one does not.
+            tracing::warn!(caveat = Caveat::NoRing.code(), "{}", Caveat::NoRing);
+        }
         if self.config.ring_device.is_some() {
             let why = "the ring is on the HDD, as the manifest is: omit the option".into();
             return Err(OpenError::BadOption { option: "ring_device", why });

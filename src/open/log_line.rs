@@ -71,6 +71,7 @@ impl Shared {
             spaces = spaces.len(),
             pages = spaces.iter().map(|s| u64::from(s.pages)).sum::<u64>(),
             recovery = %recovery_text(&recovery),
+            home_writes = %self.tier.stats().home_writes,
             not_promised = %self.not_promised(),
             "opened"
         );

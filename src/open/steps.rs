@@ -105,7 +105,7 @@ impl Builder {
         // Opened and locked before anything is judged: another opener could otherwise change what we judge.
         let hdd = devices.open_hdd(hdd).await?;
         let fresh = known.is_none();
-        let ring = || manifests.areas_end().map(|at| (at, config.ring_pages_on(&hdd, page_size)));
+        let ring = || manifests.areas_end().map(|at| (at, config.ring_pages_on_hdd(page_size)));
         let manifest = known.unwrap_or_else(|| first_manifest(unused, page_size, ring()));
         devices.find_ring(&manifest, &hdd)?;
         let (ssd, alone) = devices.open_ssd(Some(&manifest).filter(|_| !fresh), page_size).await?;

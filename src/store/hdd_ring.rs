@@ -2,7 +2,7 @@
 //! finds whatever repairs a torn home.
 //!
 //! It lies between the manifest's areas and the extents, with the superblock that a ring has in a file of its
-//! own. A device that writes pages whole needs no ring: then it has no pages.
+//! own. It rests while the device writes pages whole.
 
 use crate::manifest::contents::{Manifest, RingOnHdd};
 use pagetier_devio::{SharedDevice, Spliced, Window};

@@ -121,11 +121,17 @@ pub trait Device: Send + Sync + std::fmt::Debug + 'static {
         None
     }
 
-    /// Whether a crash leaves each of the naturally aligned ranges of `bytes` (a power of two) of a write
-    /// whole: with its old contents or its new ones. Such pages need no doublewrite ring. Default: no.
+    /// Whether the device can write each buffer of `bytes` (a power of two) at a multiple of `bytes` whole: a
+    /// crash leaves the old contents there, or the new ones. Once [`Device::keep_whole`] has asked for it,
+    /// such pages need no doublewrite ring. Default: no.
     fn writes_whole(&self, _bytes: usize) -> bool {
         false
     }
+
+    /// From now on each such buffer is written whole, or its write fails with [`DeviceErrorKind::NotWhole`],
+    /// except in writes of the classes [`IoClass::Meta`] and [`IoClass::Ring`]; 0: any write may be torn
+    /// again. Default: nothing changes, for a device to which all writes are alike.
+    fn keep_whole(&self, _bytes: usize) {}
 
     /// The backend's name for reports: `uring`, `threads`, `emulated`, `sim`, `memory`.
     fn backend(&self) -> &'static str;
@@ -189,6 +195,9 @@ pub enum DeviceErrorKind {
         /// The id of the process that opened the device.
         opened_by: u32,
     },
+    /// The device refused to write a page whole, although the system said that it can.
+    #[error("the device offers to write such a page whole, but refused it: {0}")]
+    NotWhole(Arc<std::io::Error>),
     /// Another owner has taken the volume over: this process may neither read nor write it any more.
     #[error("another owner has taken the volume over")]
     Fenced,

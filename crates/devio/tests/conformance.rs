@@ -66,11 +66,12 @@ fn outstanding_operations_end_before_the_device_does() {
 struct Remote {
     bytes: Arc<Mutex<Vec<u8>>>,
     failing: Arc<AtomicUsize>,
+    kept: Arc<AtomicUsize>,
 }
 
 impl Remote {
     fn new() -> Self {
-        Self { bytes: Arc::new(Mutex::new(vec![0; 8 << 20])), failing: Arc::default() }
+        Self { bytes: Arc::new(Mutex::new(vec![0; 8 << 20])), failing: Arc::default(), kept: Arc::default() }
     }
 
     fn fails(&self) -> bool {
@@ -117,9 +118,20 @@ impl RawDevice for Remote {
         self.bytes.lock().expect("bytes").len() as u64
     }
 
+    fn keep_whole(&self, bytes: usize) {
+        self.kept.store(bytes, Ordering::SeqCst);
+    }
+
     fn name(&self) -> &str {
         "remote"
     }
+}
+
+#[test]
+fn what_is_to_be_kept_whole_reaches_a_device_of_another_crate() {
+    let remote = Remote::new();
+    Metered::over(remote.clone()).keep_whole(4096);
+    assert_eq!(remote.kept.load(Ordering::SeqCst), 4096);
 }
 
 #[test]

@@ -212,3 +212,23 @@ fn threads_take_over_where_io_uring_is_forbidden() {
         tried.join().expect("no panic");
     }
 }
+
+/// On a system that keeps no page whole, or some: the bytes of a page are all there, or its write has failed.
+#[test]
+fn a_page_that_must_be_whole_is_written_or_refused() {
+    for backend in BACKENDS {
+        let folder = folder();
+        let device = create(&folder.path().join("device"), backend).device;
+        device.grow(1 << 20).expect("grown");
+        runtime(false).block_on(async {
+            let offered = device.writes_whole(4096);
+            device.keep_whole(4096);
+            let written = device.write(8192, bufs_of(&[4096; 2]), IoClass::Clean).await.result;
+            let refused = written.as_ref().is_err_and(|e| matches!(e.kind, DeviceErrorKind::NotWhole(_)));
+            assert!(written.is_ok() || (refused && !offered), "{written:?}");
+            device.keep_whole(0);
+            let written = device.write(8192, bufs_of(&[4096; 2]), IoClass::Clean).await.result;
+            written.expect("written as any other");
+        });
+    }
+}

@@ -36,7 +36,7 @@ pub use format::layout::{
 };
 pub use format::map::{Entry, MapBody, MapHeader, MapPiece, decode_mark, encode_mark};
 pub use format::superblock::{Found, Label, OpeningMarks, Superblock, is_striped};
-pub use mode::{SsdEvent, SsdMode, SsdState};
+pub use mode::{HomeWrites, SsdEvent, SsdMode, SsdState};
 pub use protocol::flushes::{FlushNumber, HddFlush, SsdFlush};
 pub use protocol::home_batches::{BatchId, FailedHome, HomeBatches, NoPlace, Places};
 pub use protocol::recovery::{Evidence, Image, Verdict};

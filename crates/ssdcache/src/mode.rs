@@ -34,6 +34,30 @@ impl std::fmt::Display for SsdMode {
     }
 }
 
+/// What protects the homes of pages from a crash in the middle of a write.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum HomeWrites {
+    /// The doublewrite ring, which has an image of each page first.
+    #[default]
+    Ringed,
+    /// The HDD, which writes each page whole: no ring is used.
+    Whole,
+    /// Nothing: there is no ring, and the HDD may tear a page.
+    InPlace,
+}
+
+impl std::fmt::Display for HomeWrites {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Ringed => "through the doublewrite ring",
+            Self::Whole => "whole, by the HDD: no ring is used",
+            Self::InPlace => "in place, without a ring: a crash may tear pages",
+        })
+    }
+}
+
 /// The state of the SSD.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]

@@ -235,6 +235,50 @@ async fn without_a_ring_a_page_whose_flush_failed_is_never_older_and_is_written_
     assert!(proved >= 2, "{proved} of the models left a page to prove");
 }
 
+/// The HDD wrote pages whole, so the ring has no image of a home that a failed flush left unverified. The
+/// next recovery cannot write it whole, because the device offers or does that no longer, and is cut
+/// anywhere.
+#[tokio::test(start_paused = true)]
+async fn a_home_that_was_written_whole_is_not_torn_when_it_is_written_again() {
+    for (unit, refused) in [(512, false), (PAGE, true)] {
+        let mut world = World::new(layout(8), SsdMode::ReadOnly, FlushFailure::NeverDurable).await;
+        world = world.after(|device, nth| device.fork(nth, &SimPower::new()).with_atomic_writes(PAGE));
+        let store = world.open().await;
+        store.write(P, 1).await.expect("written");
+        store.sync().await.expect("flushed");
+        store.write(P, 2).await.expect("written");
+        fail_one_flush(&world.hdd);
+        store.sync().await.expect_err("the flush fails");
+        assert_eq!(world.remember.recall().homes, [page(P)]);
+        drop(store);
+        for op in 1.. {
+            let power = SimPower::new();
+            let mut recovering = world.after(|device, nth| device.fork(nth, &power).with_atomic_writes(unit));
+            if refused {
+                recovering.hdd.inject(Fault::new(FaultEffect::NotWhole).on(IoOp::Write));
+            }
+            power.cut_at(op);
+            let opened = recovering.try_open().await;
+            let found = match &opened {
+                Ok(store) if !power.is_cut() => Some(store.read(P).await.expect("readable")),
+                _ => None,
+            };
+            drop(opened);
+            for seed in 0..16 {
+                let mut later = recovering.after_power_cut(seed, &SimPower::new());
+                let version = later.open().await.read(P).await;
+                let right = |v: &u8| found.map_or(matches!(v, 1 | 2), |found| *v == found);
+                let right = version.as_ref().is_ok_and(right);
+                assert!(right, "unit {unit}, cut at {op}, seed {seed}: {version:?}");
+            }
+            if found.is_some() {
+                assert!(op > 10, "{op} operations");
+                break;
+            }
+        }
+    }
+}
+
 /// Other pages take the slots of earlier versions of `P`, which reads as it did after a power cut, too.
 async fn stays_as_found(world: &World, store: &Store, found: u8, what: &str) {
     for no in 10..90 {

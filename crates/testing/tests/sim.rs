@@ -390,6 +390,7 @@ async fn growth_fails_as_planned_and_is_undone_by_a_power_cut() {
 #[tokio::test(flavor = "current_thread")]
 async fn atomic_writes_are_never_torn() {
     let device = sim(17).with_atomic_writes(PAGE);
+    device.keep_whole(PAGE);
     write(&device, 0, 1).await.expect("written");
     write(&device, 1, 1).await.expect("written");
     let mut outcomes = BTreeSet::new();
@@ -400,6 +401,23 @@ async fn atomic_writes_are_never_torn() {
         outcomes.insert(pages.map(|page| page[0]));
     }
     assert_eq!(outcomes.len(), 4);
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn of_several_pages_that_are_refused_some_may_land() {
+    let device = sim(19).with_atomic_writes(PAGE);
+    device.keep_whole(PAGE);
+    let mut landed = BTreeSet::new();
+    for version in 1..50 {
+        device.inject(Fault::new(FaultEffect::NotWhole).times(1));
+        let pages = [version; 2].map(|version| IoBuf::copy_of(&[version; PAGE])).into_iter().collect();
+        let refused = device.write(0, pages, IoClass::Clean).await.result.expect_err("refused");
+        assert!(matches!(refused.kind, DeviceErrorKind::NotWhole(_)), "{refused}");
+        let pages = [read(&device, 0).await.expect("read"), read(&device, 1).await.expect("read")];
+        assert!(pages.iter().all(|page| page.iter().all(|b| *b == page[0])), "none is torn");
+        landed.insert(pages.map(|page| page[0] == version));
+    }
+    assert!(landed.len() > 2, "{landed:?}");
 }
 
 #[tokio::test(flavor = "current_thread")]

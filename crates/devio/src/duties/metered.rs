@@ -77,10 +77,13 @@ pub trait RawDevice: Send + Sync + fmt::Debug + 'static {
         512
     }
 
-    /// See [`Device::writes_whole`]. Default: no.
+    /// See [`Device::writes_whole`]. Without [`RawDevice::keep_whole`], true means always. Default: no.
     fn writes_whole(&self, _bytes: usize) -> bool {
         false
     }
+
+    /// See [`Device::keep_whole`]. A device around another one passes it on. Default: nothing changes.
+    fn keep_whole(&self, _bytes: usize) {}
 
     /// See [`Device::claim`]. Default: none.
     fn claim(&self) -> Option<Claim> {
@@ -192,6 +195,7 @@ impl<D: RawDevice> Device for Metered<D> {
         fn alignment() -> usize;
         fn claim() -> Option<Claim>;
         fn writes_whole(bytes: usize) -> bool;
+        fn keep_whole(bytes: usize);
         fn backend() -> &'static str;
     }
 

@@ -143,7 +143,7 @@ impl Recorder {
             | DeviceErrorKind::Forked { .. } => 2,
             DeviceErrorKind::UnexpectedEof { .. } => 3,
             DeviceErrorKind::Misaligned { .. } => 4,
-            DeviceErrorKind::Unusable(_) => 5,
+            DeviceErrorKind::NotWhole(_) | DeviceErrorKind::Unusable(_) => 5,
         };
         self.errors[at].fetch_add(1, Relaxed);
     }

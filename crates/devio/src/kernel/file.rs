@@ -12,12 +12,13 @@ use crate::{
 };
 use rustix::fs::{FallocateFlags, SeekFrom, StatVfs, fallocate, fstat, fstatvfs, ftruncate, seek};
 use rustix::io::{Errno, pread};
+use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::future::ready;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Issues the transfers of a file to the kernel.
 pub(crate) trait Issuer: Send + Sync + Debug + 'static {
@@ -40,9 +41,13 @@ const SEARCH_BYTES: usize = 1 << 20;
 /// The alignment of these reads: the largest that direct I/O requires.
 const SEARCH_STEP: u64 = 4096;
 
+/// The pages of one write that are under way at once, each as a write of its own: enough for the disk to
+/// sort, few enough that reads get through.
+const PARTS_MAX: usize = 16;
+
 /// A file as a device.
 #[derive(Debug)]
-pub(crate) struct FileDevice<I>(pub(crate) I);
+pub(crate) struct FileDevice<I>(pub(crate) Arc<I>);
 
 impl<I: Issuer> FileDevice<I> {
     fn transfer(&self, op: IoOp, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
@@ -69,7 +74,28 @@ impl<I: Issuer> Device for FileDevice<I> {
     }
 
     fn write(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
-        self.transfer(IoOp::Write, offset, bufs, class)
+        if bufs.len() < 2 || !self.0.file().keeps_whole(offset, &bufs, class) {
+            return self.transfer(IoOp::Write, offset, bufs, class);
+        }
+        // The system keeps a page whole only if it comes alone, in one buffer. If the result is dropped,
+        // parts that have not begun do not begin: as after an error, any of the write may be there.
+        let (device, mut at) = (Self(Arc::clone(&self.0)), offset);
+        let mut parts = bufs.into_iter().map(move |buf| {
+            let from = at;
+            at += buf.len() as u64;
+            device.transfer(IoOp::Write, from, IoBufs::from_iter([buf]), class)
+        });
+        let mut begun: VecDeque<IoFuture> = parts.by_ref().take(PARTS_MAX).collect();
+        Box::pin(async move {
+            let mut all = Completion { bufs: IoBufs::new(), result: Ok(()) };
+            while let Some(part) = begun.pop_front() {
+                let Completion { bufs, result } = part.await;
+                begun.extend(parts.next());
+                all.bufs.extend(bufs);
+                all.result = all.result.and(result);
+            }
+            all
+        })
     }
 
     fn flush(&self, class: IoClass) -> DoneFuture {
@@ -102,6 +128,8 @@ impl<I: Issuer> Device for FileDevice<I> {
         fn grow(bytes: u64) -> Result<(), DeviceError>;
         fn cut(bytes: u64) -> Result<(), DeviceError>;
         fn data_search() -> Option<DataSearch>;
+        fn writes_whole(bytes: usize) -> bool;
+        fn keep_whole(bytes: usize);
     }
 
     delegate! { self => self.0.file().meter.recorder;
@@ -119,6 +147,10 @@ pub(crate) struct RawFile {
     alignment: usize,
     block_device: bool,
     size: AtomicU64,
+    /// The smallest and the largest power of two that the system writes whole, if any.
+    pub(crate) units: Option<(usize, usize)>,
+    /// See [`Device::keep_whole`].
+    whole: AtomicUsize,
     pub(crate) owner: Owner,
     /// See [`OpenOptions::kept`](crate::OpenOptions::kept). Dropped after the descriptor.
     pub(crate) kept: Option<Kept>,
@@ -134,7 +166,8 @@ impl RawFile {
         kept: Option<Kept>,
     ) -> Self {
         let (meter, size) = (Meter::new(name), AtomicU64::new(size));
-        Self { fd, meter, alignment, block_device, size, owner: Owner::here(), kept }
+        let (units, whole) = (None, AtomicUsize::new(0));
+        Self { fd, meter, alignment, block_device, size, units, whole, owner: Owner::here(), kept }
     }
 
     /// Refuses a process that was forked from the one that opened the file, before any lock is taken: a
@@ -147,6 +180,26 @@ impl RawFile {
         self.size.load(Ordering::Acquire)
     }
 
+    fn writes_whole(&self, bytes: usize) -> bool {
+        bytes.is_power_of_two() && self.units.is_some_and(|(min, max)| (min..=max).contains(&bytes))
+    }
+
+    fn keep_whole(&self, bytes: usize) {
+        self.whole.store(bytes, Ordering::Release);
+    }
+
+    /// Whether a buffer of a write must be written whole.
+    fn keeps_whole(&self, offset: u64, bufs: &IoBufs, class: IoClass) -> bool {
+        let (whole, mut at) = (self.whole.load(Ordering::Acquire), offset);
+        whole > 0
+            && !matches!(class, IoClass::Meta | IoClass::Ring)
+            && bufs.iter().any(|buf| {
+                let aligned = at.is_multiple_of(whole as u64);
+                at += buf.len() as u64;
+                aligned && buf.len() == whole
+            })
+    }
+
     /// Prepares a read or write to be issued; returns its completion instead if it is refused.
     fn prepare(&self, op: IoOp, offset: u64, bufs: IoBufs, class: IoClass) -> Result<Transfer, Completion> {
         let spot = Spot { op, offset, len: total_len(&bufs) };
@@ -156,7 +209,12 @@ impl RawFile {
         match check(offset, &bufs, self.alignment, self.size()) {
             // The kernel would answer 0 bytes, which reads as the end of the file.
             Ok(()) if spot.len == 0 => Err(Completion { bufs, result: Ok(()) }),
-            Ok(()) => Ok(self.begin(spot, class, bufs)),
+            Ok(()) => {
+                let whole = op == IoOp::Write && self.keeps_whole(offset, &bufs, class);
+                let mut transfer = self.begin(spot, class, bufs);
+                transfer.whole = whole;
+                Ok(transfer)
+            }
             Err(kind) => Err(Completion { bufs, result: Err(self.meter.fail(spot, kind)) }),
         }
     }
@@ -322,5 +380,71 @@ fn holds_data(fd: &OwnedFd) -> Result<bool, Errno> {
             return Ok(false);
         }
         at += whole;
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::handover::ticket::ticket;
+    use parking_lot::Mutex;
+
+    /// Carries out each write, and notes its offset, its length, and whether it must be whole.
+    #[derive(Debug)]
+    struct Noted {
+        file: RawFile,
+        writes: Mutex<Vec<(u64, u64, bool)>>,
+    }
+
+    impl Issuer for Noted {
+        fn backend(&self) -> &'static str {
+            "noted"
+        }
+
+        fn file(&self) -> &RawFile {
+            &self.file
+        }
+
+        fn start(&self, transfer: Transfer) -> Ticket<Completion> {
+            let (promise, ticket) = ticket();
+            let spot = transfer.spot;
+            self.writes.lock().push((spot.offset, spot.len, transfer.whole));
+            promise.complete(self.file.finish(transfer, Ok(())));
+            ticket
+        }
+    }
+
+    /// What reaches the system of a write of buffers of these lengths.
+    async fn issued(
+        device: &FileDevice<Noted>,
+        at: u64,
+        lens: &[usize],
+        class: IoClass,
+    ) -> Vec<(u64, u64, bool)> {
+        let bufs = lens.iter().map(|len| IoBuf::zeroed(*len)).collect();
+        let done = device.write(at, bufs, class).await;
+        assert_eq!(done.bufs.iter().map(IoBuf::len).collect::<Vec<_>>(), lens, "the buffers that return");
+        std::mem::take(&mut *device.0.writes.lock())
+    }
+
+    #[tokio::test]
+    async fn each_page_of_a_merged_write_goes_alone_if_it_must_be_whole() {
+        let fd = tempfile::tempfile().unwrap().into();
+        let mut file = RawFile::new(fd, "noted".into(), 512, false, 1 << 20, None);
+        file.units = Some((4096, 16384));
+        let device = FileDevice(Arc::new(Noted { file, writes: Mutex::default() }));
+        let offered = [2048, 4096, 12288, 16384, 32768].map(|bytes| device.writes_whole(bytes));
+        assert_eq!(offered, [false, true, false, true, false]);
+        device.keep_whole(4096);
+        let pages = [(8192, 4096, true), (12288, 4096, true), (16384, 4096, true)];
+        assert_eq!(issued(&device, 8192, &[4096; 3], IoClass::Clean).await, pages);
+        // No page: what is formatted or recorded.
+        for (at, len, class) in
+            [(8192, 8192, IoClass::Clean), (512, 4096, IoClass::Clean), (0, 4096, IoClass::Meta)]
+        {
+            assert_eq!(issued(&device, at, &[len], class).await, [(at, len as u64, false)]);
+        }
+        device.keep_whole(0);
+        assert_eq!(issued(&device, 8192, &[4096; 2], IoClass::Clean).await, [(8192, 8192, false)]);
     }
 }

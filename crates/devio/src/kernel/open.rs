@@ -39,6 +39,7 @@ const UNKNOWN_ALIGNMENT: usize = 4096;
 
 /// The file system types of tmpfs and btrfs in `statfs`.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
+const XFS_MAGIC: u64 = 0x5846_5342;
 const BTRFS_MAGIC: u64 = 0x9123_683e;
 
 /// What to open: a path that leads from an open folder, and its name in errors.
@@ -136,9 +137,11 @@ fn open(path: Spec<'_>, options: &OpenOptions) -> Result<Opened, String> {
         // A write to a file beyond the limit would end the process, even where the file exists already.
         check_file_bytes(size).map_err(|kind| format!("{path}: it has {size} bytes: {kind}"))?;
     }
-    let kept = options.kept.clone();
-    let file = Arc::new(RawFile::new(fd, Arc::from(path.name), alignment, block_device, size, kept));
-    let (device, backend, fallback) = serve(file, options)?;
+    let units = if direct { whole_units(&fd) } else { None };
+    let (name, kept) = (Arc::from(path.name), options.kept.clone());
+    let mut file = RawFile::new(fd, name, alignment, block_device, size, kept);
+    file.units = units;
+    let (device, backend, fallback) = serve(Arc::new(file), options)?;
     Ok(Opened { device, backend, direct, block_device, created, fallback })
 }
 
@@ -254,16 +257,39 @@ fn direct_alignment(fd: &OwnedFd, block_device: bool) -> Option<usize> {
     (kind != TMPFS_MAGIC).then_some(UNKNOWN_ALIGNMENT)
 }
 
+/// The smallest and the largest size that the system writes whole (RWF_ATOMIC), if it does.
+fn whole_units(fd: &OwnedFd) -> Option<(usize, usize)> {
+    let asked = StatxFlags::from_bits_retain(libc::STATX_WRITE_ATOMIC);
+    let stat = rustix::fs::statx(fd, c"", rustix::fs::AtFlags::EMPTY_PATH, asked).ok()?;
+    if !StatxFlags::from_bits_retain(stat.stx_mask).contains(asked) {
+        return None;
+    }
+    let units =
+        [stat.stx_atomic_write_unit_min, stat.stx_atomic_write_unit_max, stat.stx_atomic_write_unit_max_opt];
+    let on_xfs = rustix::fs::fstatfs(fd).ok()?.f_type as u64 == XFS_MAGIC;
+    units_offered(units.map(|unit| unit as usize), on_xfs)
+}
+
+/// Of the smallest unit, the largest, and the largest that costs no more than another write (0: not stated),
+/// those that are offered.
+fn units_offered([min, max, optimal]: [usize; 3], on_xfs: bool) -> Option<(usize, usize)> {
+    // Above the optimum xfs writes to other blocks and exchanges them, which costs more than a ring, and
+    // needs room on a full disk. Where it states none, the disk keeps nothing whole.
+    let max = if optimal > 0 || on_xfs { optimal } else { max };
+    (min > 0 && max >= min).then_some((min, max))
+}
+
 /// The device, its backend, and why it does not use io_uring although it was asked to.
 type Served = (SharedDevice, Backend, Option<String>);
 
 fn serve(file: Arc<RawFile>, options: &OpenOptions) -> Result<Served, String> {
-    let threads = |file| Arc::new(FileDevice(ThreadPool::new(file, options.threads))) as SharedDevice;
+    let threads =
+        |file| Arc::new(FileDevice(Arc::new(ThreadPool::new(file, options.threads)))) as SharedDevice;
     if options.backend == Backend::Threads {
         return Ok((threads(file), Backend::Threads, None));
     }
     let error = match Uring::new(&file, options) {
-        Ok(uring) => return Ok((Arc::new(FileDevice(uring)), Backend::Uring, None)),
+        Ok(uring) => return Ok((Arc::new(FileDevice(Arc::new(uring))), Backend::Uring, None)),
         Err(error) => error,
     };
     let why = why_no_uring(&error);
@@ -300,6 +326,15 @@ fn why_no_uring(error: &io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn units_are_offered_where_they_cost_no_more_than_another_write() {
+        let nvme = units_offered([512, 131_072, 0], false);
+        assert_eq!(nvme, Some((512, 131_072)), "a block device, or ext4 with bigalloc");
+        assert_eq!(units_offered([4096, 4 << 20, 0], true), None, "xfs over a disk that keeps nothing whole");
+        assert_eq!(units_offered([4096, 4 << 20, 16384], true), Some((4096, 16384)), "over one that does");
+        assert_eq!(units_offered([0; 3], false), None);
+    }
 
     #[test]
     fn every_cause_has_a_remedy() {

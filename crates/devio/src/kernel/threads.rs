@@ -11,7 +11,7 @@ use crate::kernel::transfer::Transfer;
 use crate::{Completion, DeviceErrorKind, IoOp};
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::{FallocateFlags, fallocate, fdatasync};
-use rustix::io::{preadv, pwritev};
+use rustix::io::{ReadWriteFlags, preadv, pwritev, pwritev2};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -153,7 +153,7 @@ impl Workers {
 
     fn issue(&self, transfer: &mut Transfer) -> rustix::io::Result<u64> {
         let fd = &self.file.fd;
-        let (spot, at) = (transfer.spot, transfer.position());
+        let (spot, at, whole) = (transfer.spot, transfer.position(), transfer.whole);
         match spot.op {
             // Not `fsync`: of the metadata only the size matters, which `fdatasync` makes durable too.
             IoOp::Flush => fdatasync(fd).map(|()| 0),
@@ -165,7 +165,13 @@ impl Workers {
             IoOp::Write => {
                 let mut slices = Vec::new();
                 transfer.rest(|buf, from, to| slices.push(IoSlice::new(&buf.as_slice()[from..to])));
-                pwritev(fd, &slices, at).map(|n| n as u64)
+                match whole {
+                    true => {
+                        pwritev2(fd, &slices, at, ReadWriteFlags::from_bits_retain(libc::RWF_ATOMIC as u32))
+                    }
+                    false => pwritev(fd, &slices, at),
+                }
+                .map(|n| n as u64)
             }
             IoOp::Read | IoOp::Grow | IoOp::Open => {
                 let mut slices = Vec::new();

@@ -79,6 +79,8 @@ pub(crate) struct Transfer {
     pub(crate) class: IoClass,
     pub(crate) bufs: IoBufs,
     pub(crate) began_ns: u64,
+    /// It is a write that must be whole or fail.
+    pub(crate) whole: bool,
     done: u64,
     retries: u32,
     _in_flight: InFlight,
@@ -86,7 +88,7 @@ pub(crate) struct Transfer {
 
 impl Transfer {
     pub(crate) fn new(spot: Spot, class: IoClass, bufs: IoBufs, began_ns: u64, in_flight: InFlight) -> Self {
-        Self { spot, class, bufs, began_ns, done: 0, retries: 0, _in_flight: in_flight }
+        Self { spot, class, bufs, began_ns, whole: false, done: 0, retries: 0, _in_flight: in_flight }
     }
 
     /// Allows as many retries as at the beginning, for another way to carry out the rest.
@@ -137,6 +139,9 @@ impl Transfer {
         if bytes >= left {
             return Step::Done(Ok(()));
         }
+        if self.whole {
+            return Step::Done(Err(DeviceErrorKind::NotWhole(Arc::new(io::ErrorKind::WriteZero.into()))));
+        }
         // Within the size that was checked: another process has shortened the file.
         if bytes == 0 && self.spot.op == IoOp::Read {
             return Step::Done(Err(DeviceErrorKind::UnexpectedEof { size }));
@@ -154,6 +159,14 @@ impl Transfer {
     fn failed(&mut self, errno: i32) -> Step {
         match meaning(errno) {
             Meaning::Retry(reason) if !self.exhausted() => Step::Again(reason),
+            // The alignment was checked, so it is the flag that is refused. Room is short only for a file
+            // system that writes the page elsewhere: an ordinary write of it needs none.
+            _ if self.whole
+                && [libc::EINVAL, libc::EOPNOTSUPP, libc::ENOSPC, libc::EDQUOT].contains(&errno) =>
+            {
+                let refused = io::Error::from_raw_os_error(errno);
+                Step::Done(Err(DeviceErrorKind::NotWhole(Arc::new(refused))))
+            }
             // A discard is a hint: nothing is lost where it is not supported.
             Meaning::Unsupported if self.spot.op == IoOp::Discard => Step::Done(Ok(())),
             _ => Step::Done(Err(kind_of(errno))),
@@ -242,6 +255,12 @@ mod tests {
             Step::Done(Err(DeviceErrorKind::Gone))
         ));
         assert!(matches!(transfer.advance(Err(libc::EIO), 512, 0), Step::Done(Err(DeviceErrorKind::Io(_)))));
+        // An ordinary write of the page may succeed.
+        transfer.whole = true;
+        for errno in [libc::EINVAL, libc::EOPNOTSUPP, libc::ENOSPC, libc::EDQUOT] {
+            let step = transfer.advance(Err(errno), 512, 0);
+            assert!(matches!(step, Step::Done(Err(DeviceErrorKind::NotWhole(_)))));
+        }
         let spot = Spot { op: IoOp::Discard, offset: 0, len: 4096 };
         let mut discard = Transfer::new(spot, IoClass::Meta, smallvec![], 0, Occupancy::default().enter());
         assert!(matches!(discard.advance(Err(libc::EOPNOTSUPP), 512, 0), Step::Done(Ok(()))));

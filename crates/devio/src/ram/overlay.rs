@@ -152,6 +152,11 @@ impl RawDevice for Overlay {
         BLOCK
     }
 
+    /// As the base: what a store does on it is then shown as it is.
+    fn writes_whole(&self, bytes: usize) -> bool {
+        self.0.base.writes_whole(bytes)
+    }
+
     fn backend(&self) -> &'static str {
         "overlay"
     }

@@ -209,6 +209,7 @@ impl Device for FencedDevice {
         fn occupancy() -> &Occupancy;
         fn alignment() -> usize;
         fn writes_whole(bytes: usize) -> bool;
+        fn keep_whole(bytes: usize);
         fn stats() -> DeviceStats;
         fn track_costs(points: usize);
         fn recent_costs() -> Option<RecentCosts>;

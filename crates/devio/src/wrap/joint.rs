@@ -114,6 +114,7 @@ impl Device for First {
         fn recent_costs() -> Option<RecentCosts>;
         fn claim() -> Option<Claim>;
         fn writes_whole(bytes: usize) -> bool;
+        fn keep_whole(bytes: usize);
         fn backend() -> &'static str;
         fn name() -> &str;
     }

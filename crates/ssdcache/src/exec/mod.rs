@@ -21,7 +21,7 @@ pub(crate) mod upkeep;
 mod write;
 
 use crate::format::layout::Layout;
-use crate::mode::SsdEvent;
+use crate::mode::{HomeWrites, SsdEvent};
 use crate::protocol::Protocol;
 use crate::protocol::flushes::{HddFlush, SsdFlush};
 use crate::remember::Flushed;
@@ -31,11 +31,11 @@ use flush::unflushed::UnflushedHomes;
 use pagetier_bufpool::TierError;
 use pagetier_devio::listen;
 use pagetier_devio::locks;
-use pagetier_devio::{Claim, DeviceError, IoBuf, SharedDevice};
+use pagetier_devio::{Claim, DeviceError, DeviceErrorKind, IoBuf, SharedDevice};
 use pagetier_page::{Defect, Header, Lsn, PageId, PageSize, Stamp, StampSource, StoreSeed};
 use pagetier_policy::Millis;
 use parking_lot::{Mutex, RwLock};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::{Notify, broadcast};
 use tokio::time::Instant;
@@ -118,11 +118,13 @@ impl Refusing {
     }
 }
 
-/// Wakes the two duties of the maintenance task.
+/// Wakes the duties of the maintenance task.
 #[derive(Debug, Default)]
 pub(crate) struct Wake {
     pub(crate) slots: Notify,
     pub(crate) victims: Notify,
+    /// The HDD has refused to write a page whole.
+    pub(crate) ring: Notify,
 }
 
 impl Wake {
@@ -141,6 +143,10 @@ pub(crate) struct Core {
     pub(crate) page_size: PageSize,
     pub(crate) homes: Arc<dyn Homes>,
     pub(crate) hdd: SharedDevice,
+    /// It keeps pages whole, so that no ring is used. Changes only in [`crate::exec::life::quiet::Quiet`].
+    pub(crate) whole: AtomicBool,
+    /// It has refused to: the ring is to be used.
+    pub(crate) refused_whole: AtomicBool,
     /// The claim to it.
     pub(crate) claim: Claim,
     /// See `SsdTier::reversions`.
@@ -190,8 +196,34 @@ impl Core {
         Millis(self.opened.elapsed().as_millis() as u64)
     }
 
+    /// Whether pages go home through a ring (I48).
     pub(crate) fn doublewrite(&self) -> bool {
-        self.layout().ring_pages > 0
+        self.layout().ring_pages > 0 && !self.whole.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn home_writes(&self) -> HomeWrites {
+        match (self.whole.load(Ordering::Acquire), self.layout().ring_pages) {
+            (true, _) => HomeWrites::Whole,
+            (false, 0) => HomeWrites::InPlace,
+            (false, _) => HomeWrites::Ringed,
+        }
+    }
+
+    /// Whether `error` says that the HDD refused to write a page whole, for which there is a ring.
+    pub(crate) fn wants_ring(&self, error: &TierError) -> bool {
+        let TierError::Device { source, .. } = error else { return false };
+        matches!(source.kind, DeviceErrorKind::NotWhole(_)) && self.layout().ring_pages > 0
+    }
+
+    /// Has the ring put into use, if `error` wants it.
+    pub(crate) fn note_home_error(&self, error: &TierError) {
+        if self.wants_ring(error) && !self.refused_whole.swap(true, Ordering::AcqRel) {
+            let causes = pagetier_devio::Causes(error);
+            tracing::warn!(error = %causes, "pages go home through the doublewrite ring from now on");
+            self.wake.ring.notify_one();
+            // Those that wait for a slot would wait for write-backs, which are refused, too.
+            self.changed.notify_waiters();
+        }
     }
 
     pub(crate) fn has_slots(&self) -> bool {

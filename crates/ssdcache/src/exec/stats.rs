@@ -2,7 +2,7 @@
 
 use super::tier::SsdTier;
 use super::upkeep::budget::BudgetStats;
-use crate::mode::{SsdMode, SsdState};
+use crate::mode::{HomeWrites, SsdMode, SsdState};
 use crate::protocol::Protocol;
 use crate::protocol::slots::{FreeSlots, SlotCounts};
 use pagetier_page::Lsn;
@@ -36,6 +36,9 @@ pub struct TierStats {
     pub memory_bytes: u64,
     /// What the SSD is used for.
     pub mode: SsdMode,
+    /// What keeps a crash from tearing the homes of pages.
+    #[serde(default)]
+    pub home_writes: HomeWrites,
     /// The oldest log position that redo would need if the SSD were lost now: every older change is on the
     /// HDD, or in memory. `None`: the SSD holds no only copy, except of pages that were created and not
     /// changed since. After a recovery it may be older than necessary. The record at this position is needed.
@@ -87,6 +90,7 @@ impl SsdTier {
         TierStats {
             slots: all,
             mode,
+            home_writes: self.core.home_writes(),
             oldest_lsn: state.oldest_lsn(),
             pages: slots.pages() as u64,
             dirty_pages: slots.dirty_pages() as u64,

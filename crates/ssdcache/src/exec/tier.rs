@@ -269,10 +269,10 @@ impl SsdTier {
         self.core.wake.notify_one();
     }
 
-    /// Whether pages go home through a doublewrite ring.
+    /// Whether there is a doublewrite ring, in use or not.
     #[must_use]
     pub fn has_ring(&self) -> bool {
-        self.core.doublewrite()
+        self.core.layout().ring_pages > 0
     }
 
     /// The number of slots; 0 without an SSD.

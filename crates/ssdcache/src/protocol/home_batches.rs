@@ -204,6 +204,11 @@ impl HomeBatches {
         Self { ring_pages, ring, journal_blocks, journal, ..Self::default() }
     }
 
+    /// Puts a ring of `pages` pages into use. No home write is under way.
+    pub fn use_ring(&mut self, pages: u32) {
+        self.ring_pages = pages;
+    }
+
     /// Whether the ring has an image also of each page that a slot backs: it is on the HDD, and must suffice
     /// once the SSD is lost.
     #[must_use]

@@ -217,6 +217,7 @@ impl Device for EmulatedDevice {
         fn alignment() -> usize;
         fn claim() -> Option<Claim>;
         fn writes_whole(bytes: usize) -> bool;
+        fn keep_whole(bytes: usize);
     }
 
     pagetier_devio::delegate! { self => self.shared.recorder;

@@ -61,6 +61,8 @@ struct VolatileWrite {
     completed: bool,
     /// A flush that covered it has failed: reads see it, but no later flush makes it durable.
     doomed: bool,
+    /// The bytes of each part that a crash does not tear.
+    unit: usize,
 }
 
 impl VolatileWrite {
@@ -81,16 +83,17 @@ impl VolatileWrite {
         self.land(image, 0..self.content.len());
     }
 
-    /// The parts of at most `unit` bytes that are written atomically.
-    fn sectors(&self, unit: usize) -> impl Iterator<Item = Range<u64>> + use<> {
-        let len = self.content.len();
+    /// The parts that are written atomically.
+    fn sectors(&self) -> impl Iterator<Item = Range<u64>> + use<> {
+        let (len, unit) = (self.content.len(), self.unit);
         (0..len).step_by(unit).map(move |from| from..len.min(from + unit as u64))
     }
 
     /// The part in `range` as a completed write.
     fn part(&self, range: Range<u64>, doomed: bool) -> Self {
         let offset = self.offset + range.start;
-        Self { id: self.id, offset, content: self.content.part(range), completed: true, doomed }
+        let Self { id, unit, .. } = *self;
+        Self { id, offset, content: self.content.part(range), completed: true, doomed, unit }
     }
 }
 
@@ -102,8 +105,13 @@ pub(super) struct Cache {
     /// Completed writes in order of completion, then those in flight in order of issue.
     writes: Vec<VolatileWrite>,
     next_id: u64,
-    /// The unit of atomic writes in bytes; 0: a sector.
+    /// The largest unit of atomic writes that the device offers, in bytes; 0: a sector.
     unit: usize,
+    /// The unit that its user wants to be whole; 0: none.
+    kept: usize,
+    /// The unit that it offers once a crash has passed, unless it offers a smaller one then; 0: always the
+    /// same.
+    fickle: usize,
 }
 
 impl Cache {
@@ -111,28 +119,51 @@ impl Cache {
         self.unit = unit;
     }
 
-    pub(super) fn unit(&self) -> usize {
+    pub(super) fn set_fickle(&mut self) {
+        self.fickle = self.unit;
+    }
+
+    /// What a fickle device offers after a crash: it may have been copied to another one meanwhile.
+    fn offer_anew(&mut self, seed: u64) {
+        if self.fickle > 0 {
+            let mut rng = SmallRng::seed_from_u64(seed ^ 0x0f1c_41e0);
+            self.unit = [self.fickle, self.fickle, SECTOR, self.fickle / 2][rng.random_range(0..4)];
+        }
+    }
+
+    /// The largest unit of atomic writes that the device offers.
+    pub(super) fn offered(&self) -> usize {
         self.unit.max(SECTOR)
+    }
+
+    pub(super) fn keep_whole(&mut self, bytes: usize) {
+        self.kept = bytes;
+    }
+
+    pub(super) fn kept(&self) -> usize {
+        self.kept
     }
 
     pub(super) fn read(&self, offset: u64, out: &mut [u8]) {
         self.view.read(offset, out);
     }
 
-    /// Begins a write and returns its id. From here on a power cut may leave any of its sectors.
-    pub(super) fn begin_write(&mut self, offset: u64, bytes: Vec<u8>) -> u64 {
-        self.begin(offset, Content::Bytes(bytes.into()))
+    /// Begins a write and returns its id. From here on a power cut may leave any of its sectors; of pages
+    /// that are to be `whole`, and that the device keeps so, any page.
+    pub(super) fn begin_write(&mut self, offset: u64, bytes: Vec<u8>, whole: bool) -> u64 {
+        let unit = if whole { self.kept.min(self.unit).max(SECTOR) } else { SECTOR };
+        self.begin(offset, Content::Bytes(bytes.into()), unit)
     }
 
     /// Begins a discard, which becomes durable as a write does.
     pub(super) fn begin_discard(&mut self, offset: u64, len: u64) -> u64 {
-        self.begin(offset, Content::Hole(len))
+        self.begin(offset, Content::Hole(len), SECTOR)
     }
 
-    fn begin(&mut self, offset: u64, content: Content) -> u64 {
+    fn begin(&mut self, offset: u64, content: Content, unit: usize) -> u64 {
         self.next_id += 1;
         let id = self.next_id;
-        self.writes.push(VolatileWrite { id, offset, content, completed: false, doomed: false });
+        self.writes.push(VolatileWrite { id, offset, content, completed: false, doomed: false, unit });
         id
     }
 
@@ -171,7 +202,7 @@ impl Cache {
     fn land_torn(&mut self, write: &VolatileWrite, rng: &mut SmallRng) {
         // As completed writes of their own: a failed write leaves sectors that are readable, and that a
         // crash may keep or lose one by one.
-        for sector in torn(write, self.unit(), rng) {
+        for sector in torn(write, rng) {
             self.completed_now(write.part(sector, false));
         }
     }
@@ -211,13 +242,13 @@ impl Cache {
         let wanted = sorted(ids);
         // Some sectors may have reached the medium before the flush failed.
         let landed = [0.0, 0.0, 0.2, 0.8][rng.random_range(0..4)];
-        let (unit, mut reverted) = (self.unit(), Vec::new());
+        let mut reverted = Vec::new();
         for write in std::mem::take(&mut self.writes) {
             if write.doomed || wanted.binary_search(&write.id).is_err() {
                 self.writes.push(write);
                 continue;
             }
-            for sector in write.sectors(unit) {
+            for sector in write.sectors() {
                 let part = write.part(sector, true);
                 if landed > 0.0 && rng.random_bool(landed) {
                     self.settle(&part);
@@ -293,14 +324,16 @@ impl Cache {
         for write in order {
             let kept = rng.random_bool(if write.doomed { doomed } else { keep });
             if rng.random_bool(tear) && !write.doomed {
-                for sector in torn(write, self.unit(), &mut rng) {
+                for sector in torn(write, &mut rng) {
                     write.land(&durable, sector);
                 }
             } else if kept {
                 write.land_whole(&durable);
             }
         }
-        self.settled(durable)
+        let mut after = self.settled(durable);
+        after.offer_anew(seed);
+        after
     }
 
     /// The medium after a power cut that left exactly those volatile writes, doomed ones excepted, for whose
@@ -314,19 +347,15 @@ impl Cache {
     }
 
     fn settled(&self, durable: Image) -> Self {
-        Self { view: durable.fork(), durable, writes: Vec::new(), next_id: self.next_id, unit: self.unit }
+        let Self { next_id, unit, kept, fickle, .. } = *self;
+        Self { view: durable.fork(), durable, writes: Vec::new(), next_id, unit, kept, fickle }
     }
 
     /// An independent copy of this moment; cheap, since unchanged parts are shared.
     pub(super) fn fork(&self) -> Self {
-        let writes = self.writes.clone();
-        Self {
-            view: self.view.fork(),
-            durable: self.durable.fork(),
-            writes,
-            next_id: self.next_id,
-            unit: self.unit,
-        }
+        let Self { next_id, unit, kept, fickle, .. } = *self;
+        let (view, durable) = (self.view.fork(), self.durable.fork());
+        Self { view, durable, writes: self.writes.clone(), next_id, unit, kept, fickle }
     }
 
     /// The contents after the process died with the power on: every completed write, with its volatility.
@@ -346,6 +375,7 @@ impl Cache {
                 _ => {}
             }
         }
+        after.offer_anew(seed);
         after
     }
 
@@ -371,8 +401,8 @@ fn sorted(numbers: &[u64]) -> Vec<u64> {
 }
 
 /// A selection of a write's sectors: from the front, from the back, or scattered.
-fn torn(write: &VolatileWrite, unit: usize, rng: &mut SmallRng) -> Vec<Range<u64>> {
-    let sectors = write.content.len().div_ceil(unit as u64) as usize;
+fn torn(write: &VolatileWrite, rng: &mut SmallRng) -> Vec<Range<u64>> {
+    let sectors = write.content.len().div_ceil(write.unit as u64) as usize;
     let split = rng.random_range(0..=sectors);
     let shape = rng.random_range(0..3);
     let mut lands = |i| match shape {
@@ -380,5 +410,5 @@ fn torn(write: &VolatileWrite, unit: usize, rng: &mut SmallRng) -> Vec<Range<u64
         1 => i >= split,
         _ => rng.random_bool(0.5),
     };
-    write.sectors(unit).enumerate().filter_map(|(i, sector)| lands(i).then_some(sector)).collect()
+    write.sectors().enumerate().filter_map(|(i, sector)| lands(i).then_some(sector)).collect()
 }

@@ -15,6 +15,9 @@ pub enum FaultEffect {
     NoSpace,
     /// It fails as if the device had vanished. Nothing lands.
     Gone,
+    /// A write that must be whole ([`Device::keep_whole`](pagetier_devio::Device::keep_whole)) is refused.
+    /// Nothing of it lands; of several pages, some may. No effect on other operations.
+    NotWhole,
     /// It fails as after another owner has taken the volume over. Nothing lands.
     Fenced,
     /// The first attempt transfers half; the device continues by itself and counts a retry.
@@ -108,7 +111,8 @@ impl Fault {
         self
     }
 
-    pub(super) fn applies(&self, op: IoOp, offset: u64, len: u64, number: u64) -> bool {
+    /// `whole`: it must be written whole.
+    pub(super) fn applies(&self, op: IoOp, offset: u64, len: u64, number: u64, whole: bool) -> bool {
         let kind = match self.op {
             Some(wanted) => wanted == op,
             None => matches!(op, IoOp::Read | IoOp::Write),
@@ -116,6 +120,7 @@ impl Fault {
         // A flush and a growth have no range of their own.
         let touches = matches!(op, IoOp::Flush | IoOp::Grow)
             || (offset < self.range.end && self.range.start < offset + len);
-        kind && touches && number >= self.from_op && self.times > 0
+        let asked = whole || self.effect != FaultEffect::NotWhole;
+        asked && kind && touches && number >= self.from_op && self.times > 0
     }
 }

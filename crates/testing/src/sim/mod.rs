@@ -157,7 +157,8 @@ impl SimDevice {
         self
     }
 
-    /// Makes aligned writes of `bytes` atomic. Default: 512.
+    /// The device offers atomic writes of up to `bytes` at multiples of their length, to be asked for
+    /// ([`Device::keep_whole`]). Default: 512.
     ///
     /// # Panics
     /// When it is not a power of two, or less than 512.
@@ -165,6 +166,13 @@ impl SimDevice {
     pub fn with_atomic_writes(self, bytes: usize) -> Self {
         assert!(bytes.is_power_of_two() && bytes >= SECTOR, "{bytes} bytes");
         self.shared.state.lock().cache.set_unit(bytes);
+        self
+    }
+
+    /// After a crash the device may offer smaller units, as another one to which the contents were copied.
+    #[must_use]
+    pub fn with_fickle_units(self) -> Self {
+        self.shared.state.lock().cache.set_fickle();
         self
     }
 
@@ -325,9 +333,10 @@ impl Shared {
         }
         // The fault is drawn at the start, the outcome at the end: in between the power may be cut, and
         // the write is then one in flight with any part of it landed.
-        let effect = state.take_fault(spot, number);
+        let whole = state.keeps_whole(spot, &bufs, class);
+        let effect = state.take_fault(spot, number, whole);
         let (effect, hangs) = state.hang(effect);
-        let write = state.begin_change(spot, &bufs, effect);
+        let write = state.begin_change(spot, &bufs, effect, whole);
         // A flush covers what completed before it began, and nothing that completes while it runs.
         let flushes = if spot.op == IoOp::Flush { state.cache.completed() } else { Vec::new() };
         let delay = state.delay(effect, latency_max) + hangs;
@@ -386,13 +395,29 @@ fn failure(effect: FaultEffect) -> Option<DeviceErrorKind> {
         FaultEffect::NoSpace => Some(DeviceErrorKind::NoSpace),
         FaultEffect::Gone => Some(DeviceErrorKind::Gone),
         FaultEffect::Fenced => Some(DeviceErrorKind::Fenced),
+        FaultEffect::NotWhole => {
+            Some(DeviceErrorKind::NotWhole(Arc::new(io::Error::from_raw_os_error(libc::EOPNOTSUPP))))
+        }
         _ => None,
     }
 }
 
 impl State {
-    fn take_fault(&mut self, spot: Spot, number: u64) -> Option<FaultEffect> {
-        let applies = |fault: &Fault| fault.applies(spot.op, spot.offset, spot.len, number);
+    /// Whether buffers of a write have to be whole: pages at their places.
+    fn keeps_whole(&self, spot: Spot, bufs: &IoBufs, class: IoClass) -> bool {
+        let (kept, mut at) = (self.cache.kept(), spot.offset);
+        let asked = kept > 0 && spot.op == IoOp::Write && !matches!(class, IoClass::Meta | IoClass::Ring);
+        asked
+            && bufs.iter().any(|buf| {
+                let aligned = at.is_multiple_of(kept as u64);
+                at += buf.len() as u64;
+                aligned && buf.len() == kept
+            })
+    }
+
+    /// `whole`: its pages have to be whole.
+    fn take_fault(&mut self, spot: Spot, number: u64, whole: bool) -> Option<FaultEffect> {
+        let applies = |fault: &Fault| fault.applies(spot.op, spot.offset, spot.len, number, whole);
         // The first that applies, and only that one is used up.
         let fault = self.faults.iter_mut().find(|fault| applies(fault))?;
         if fault.times != u64::MAX {
@@ -422,7 +447,13 @@ impl State {
     }
 
     /// Begins a write or discard; returns its id if any of it will land.
-    fn begin_change(&mut self, spot: Spot, bufs: &IoBufs, effect: Option<FaultEffect>) -> Option<u64> {
+    fn begin_change(
+        &mut self,
+        spot: Spot,
+        bufs: &IoBufs,
+        effect: Option<FaultEffect>,
+        whole: bool,
+    ) -> Option<u64> {
         if !matches!(spot.op, IoOp::Write | IoOp::Discard) {
             return None;
         }
@@ -431,6 +462,8 @@ impl State {
             Some(FaultEffect::Lost | FaultEffect::NoSpace | FaultEffect::Gone | FaultEffect::Fenced) => {
                 return None;
             }
+            // Of several pages, each of which is a write of its own, some may land.
+            Some(FaultEffect::NotWhole) if bufs.len() < 2 => return None,
             Some(FaultEffect::Misdirected(by)) => {
                 spot.offset.saturating_add(by).min(self.extent.size - spot.len)
             }
@@ -443,7 +476,7 @@ impl State {
         if effect == Some(FaultEffect::BitFlip) && !bytes.is_empty() {
             self.flip_one(&mut bytes);
         }
-        Some(self.cache.begin_write(at, bytes))
+        Some(self.cache.begin_write(at, bytes, whole))
     }
 
     fn fail_write(&mut self, id: Option<u64>) {
@@ -460,7 +493,7 @@ impl State {
     fn grow(&mut self, bytes: u64, size_max: u64) -> Result<(), DeviceErrorKind> {
         self.grows += 1;
         let spot = Spot { op: IoOp::Grow, offset: self.extent.size, len: 0 };
-        if let Some(kind) = self.take_fault(spot, self.grows).and_then(failure) {
+        if let Some(kind) = self.take_fault(spot, self.grows, false).and_then(failure) {
             return Err(kind);
         }
         if bytes > size_max {
@@ -556,7 +589,11 @@ impl Device for SimDevice {
     }
 
     fn writes_whole(&self, bytes: usize) -> bool {
-        self.shared.state.lock().cache.unit() >= bytes
+        self.shared.state.lock().cache.offered() >= bytes
+    }
+
+    fn keep_whole(&self, bytes: usize) {
+        self.shared.state.lock().cache.keep_whole(bytes);
     }
 
     fn backend(&self) -> &'static str {

@@ -112,6 +112,7 @@ impl Device for SimSeat {
         fn size() -> u64;
         fn alignment() -> usize;
         fn writes_whole(bytes: usize) -> bool;
+        fn keep_whole(bytes: usize);
         fn stats() -> DeviceStats;
         fn backend() -> &'static str;
         fn name() -> &str;

@@ -480,7 +480,8 @@ mod tests {
         let fd = std::fs::File::options().read(true).write(true).open(&path).unwrap().into();
         let file = Arc::new(RawFile::new(fd, "device".into(), 512, false, PAGES * PAGE as u64, None));
         let options = OpenOptions { reap, ..options };
-        let device = crate::kernel::file::FileDevice(crate::kernel::uring::Uring::new(&file, &options).ok()?);
+        let uring = crate::kernel::uring::Uring::new(&file, &options).ok()?;
+        let device = crate::kernel::file::FileDevice(Arc::new(uring));
         Some((folder, device))
     }
 

@@ -64,6 +64,8 @@ pub struct Plan {
     pub page_kib: u32,
     /// The alignment that the devices of pages ask for, in bytes.
     pub sector_bytes: u32,
+    /// The unit of writes that the HDD offers to keep whole, in KiB; 0: none.
+    pub whole_kib: u32,
     /// The hazard that the work is directed at.
     pub hazard: Hazard,
     /// With a log: what the adversary does after every crash; `None`: it draws.
@@ -182,6 +184,8 @@ impl Plan {
         plan.hot_ms = [0, 0, 0, 0, 0, 12, 60, 400][rng.random_range(0..8)];
         plan.page_kib = if rng.random_ratio(1, 12) { 16 } else { 4 };
         plan.sector_bytes = if rng.random_ratio(1, 6) { 4096 } else { 512 };
+        let page = plan.page_kib;
+        plan.whole_kib = [0, 0, 0, 0, 0, 0, 0, page, page, page * 4, page / 2][rng.random_range(0..11)];
         plan
     }
 
@@ -228,6 +232,7 @@ impl Plan {
             hot_ms: 0,
             page_kib: 4,
             sector_bytes: 512,
+            whole_kib: 0,
             hazard: Hazard::Free,
             twist: None,
         };
@@ -454,7 +459,7 @@ impl Plan {
                     return Err(format!(
                         "{name}: no such part of a plan; the parts are hazard, policy, twist, lives, ops, tasks, \
                          pages, images, outcomes, faults, hostile, hostile_pool, ring, slots, gate_us, \
-                         on_hdd, map_piece, hot_ms, page_kib, sector_bytes, without, on"
+                         on_hdd, map_piece, hot_ms, page_kib, sector_bytes, whole_kib, without, on"
                     ));
                 }
             },
@@ -464,7 +469,7 @@ impl Plan {
     }
 
     /// The parts that are numbers, by name.
-    fn numbers(&mut self) -> [(&'static str, &mut u32); 14] {
+    fn numbers(&mut self) -> [(&'static str, &mut u32); 15] {
         [
             ("lives", &mut self.lives),
             ("ops", &mut self.ops),
@@ -480,6 +485,7 @@ impl Plan {
             ("hot_ms", &mut self.hot_ms),
             ("page_kib", &mut self.page_kib),
             ("sector_bytes", &mut self.sector_bytes),
+            ("whole_kib", &mut self.whole_kib),
         ]
     }
 
@@ -506,6 +512,11 @@ impl Plan {
         let names: Vec<&str> = kinds.map(|(_, name)| *name).collect();
         add(self.without != drawn.without, format!("without={}", names.join("+")));
         all
+    }
+
+    /// Whether pages go home without the ring as long as the HDD offers what it does at first.
+    pub(crate) fn homes_are_whole(&self) -> bool {
+        self.ring == 0 || self.whole_kib >= self.page_kib
     }
 
     /// Whether the lives draw the whole table.

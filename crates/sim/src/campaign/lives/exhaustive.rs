@@ -68,6 +68,8 @@ fn workload(mut index: u64) -> Vec<Step> {
 enum Geometry {
     Usual,
     NoRing,
+    /// A ring at rest, since the HDD writes pages whole.
+    Whole,
     NoSsd,
     /// A batch of one page.
     RingOfOneBatch,
@@ -81,6 +83,7 @@ impl Geometry {
         match self {
             Self::Usual => {}
             Self::NoRing => plan.ring = 0,
+            Self::Whole => plan.whole_kib = plan.page_kib,
             // The hazard of the base needs an SSD.
             Self::NoSsd => (plan.slots, plan.hazard) = (0, Hazard::Free),
             Self::RingOfOneBatch => plan.ring = 1,
@@ -107,6 +110,7 @@ impl Base {
         (plan.pages, plan.frames, plan.slots, plan.ring) = (70, 16, 34, 4);
         (plan.ssd_policy, plan.pool_policy, plan.zone_percent, plan.outqueue) = (ssd_policy, "gd2l", 40, 40);
         (plan.hdd_us, plan.ssd_us, plan.tasks, plan.ops) = (3000, 300, 1, 200);
+        plan.whole_kib = 0;
         let base = |geometry: &Geometry| {
             let mut plan = plan.clone();
             geometry.shape(&mut plan);

@@ -16,7 +16,7 @@ use crate::campaign::world::moment::{Crash, Moment, Outcome, bounded_power};
 use crate::campaign::world::planned::{self, Planned, When};
 use crate::campaign::world::probe::{Phase, Probe, Rate};
 use pagetier::{MemoryManifest, PageStore};
-use pagetier_devio::IoOp;
+use pagetier_devio::{Device, IoOp};
 use pagetier_testing::{Fault, FaultEffect, FlushFailure, SimDevice};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -112,14 +112,28 @@ impl<'a> Life<'a> {
                 (MemoryManifest::default(), Model::starting_at(self.first_version))
             }
         };
-        model.home_first = self.plan.ring == 0;
+        model.home_first = self.plan.homes_are_whole();
         if self.bereft {
             model.bereft();
         }
         let probe = Probe::new(self.plan, disks, manifest, model, self.seed);
+        self.refuse_whole(&probe);
         let ended = in_virtual_time(self.inside(&probe, totals));
         totals.drawn.add(&probe.take_drawn());
         ended
+    }
+
+    /// Has the HDD refuse to keep a page whole although it offers that, once or from then on. No call may
+    /// fail for it.
+    fn refuse_whole(&self, probe: &Probe) {
+        let mut rng = SmallRng::seed_from_u64(self.seed ^ 0x3e60_51d5);
+        let offers = probe.hdd.writes_whole(self.plan.page_bytes() as usize);
+        if self.plan.homes_are_whole() && !offers {
+            probe.mark(State::NoLongerWhole);
+        } else if offers && self.plan.ring > 0 && rng.random_ratio(1, 3) {
+            let fault = Fault::new(FaultEffect::NotWhole).from_op(rng.random_range(1..600));
+            probe.hdd.inject(fault.times([1, u64::MAX][rng.random_range(0..2)]));
+        }
     }
 
     async fn inside(&self, probe: &Arc<Probe>, totals: &mut Totals) -> Result<Vec<Moment>, String> {
@@ -481,11 +495,7 @@ impl<'a> Life<'a> {
 fn blank_devices(plan: &Plan, seed: u64) -> Disks {
     let power = bounded_power();
     let device = |name, seed, model| SimDevice::new(name, 0, seed, &power).with_flush_failure(model);
-    let mut hdd = device("hdd", seed, plan.flush_failures[0]);
-    if plan.ring == 0 {
-        // Only devices with atomic page writes may go without the ring.
-        hdd = hdd.with_atomic_writes(plan.page_bytes() as usize);
-    }
+    let hdd = plan.hdd(device("hdd", seed, plan.flush_failures[0]));
     let [ssd, ring] =
         [("ssd", 1), ("ring", 2)].map(|(name, at)| device(name, seed + at, plan.flush_failures[1]));
     Disks { hdd, ssd, ring, power }

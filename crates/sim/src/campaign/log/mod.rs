@@ -257,10 +257,7 @@ fn blank(plan: &Plan, salt: u64) -> Media {
     let power = bounded_power();
     let seed = plan.seed ^ salt;
     let device = |name, at, model| SimDevice::new(name, 0, seed + at, &power).with_flush_failure(model);
-    let mut hdd = device("hdd", 0, plan.flush_failures[0]);
-    if plan.ring == 0 {
-        hdd = hdd.with_atomic_writes(plan.page_bytes() as usize);
-    }
+    let hdd = plan.hdd(device("hdd", 0, plan.flush_failures[0]));
     let [ssd, ring] = [("ssd", 1), ("ring", 2)].map(|(name, at)| device(name, at, plan.flush_failures[1]));
     let log = LogDisk::blank(plan, seed + 3, &power);
     Media { pages: Disks { hdd, ssd, ring, power }, log, manifest: MemoryManifest::default() }

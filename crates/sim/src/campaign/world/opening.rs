@@ -168,6 +168,16 @@ impl Plan {
         Disks { hdd, ssd: as_slow_as(ssd, self.ssd_us), ring, power }
     }
 
+    /// The HDD, with the writes that it offers to keep whole.
+    pub(crate) fn hdd(&self, hdd: SimDevice) -> SimDevice {
+        match (self.ring, self.whole_kib) {
+            // Only a device that keeps on writing pages whole may go without the ring.
+            (0, _) => hdd.with_atomic_writes(self.page_bytes() as usize),
+            (_, 0) => hdd,
+            (_, kib) => hdd.with_atomic_writes((kib as usize) << 10).with_fickle_units(),
+        }
+    }
+
     /// The bytes of the HDD that have homes.
     pub(crate) fn homes(&self) -> Range<u64> {
         let ring = Layout::ring_only(self.page_size(), self.ring).end();

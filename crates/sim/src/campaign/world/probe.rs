@@ -489,6 +489,7 @@ impl Drop for InFlight {
 fn geometry(plan: &Plan) -> States {
     let mut states = States::default();
     states.add_if(plan.ring == 0, State::NoRing);
+    states.add_if(plan.ring > 0 && plan.homes_are_whole(), State::Whole);
     states.add_if(plan.slots == 0, State::NoSsd);
     states.add_if((1..=2).contains(&plan.ring), State::TinyRing);
     states.add_if(plan.slots == SLOTS_MIN, State::FewSlots);

@@ -8,7 +8,8 @@ use super::peek;
 use super::probe::{Lease, Part, Probe, Which};
 use crate::campaign::report::coverage::State;
 use pagetier_devio::{
-    Claim, Device, DeviceError, DeviceStats, DoneFuture, IoBufs, IoClass, IoFuture, Occupancy, SharedDevice,
+    Claim, Device, DeviceError, DeviceErrorKind, DeviceStats, DoneFuture, IoBufs, IoClass, IoFuture,
+    Occupancy, SharedDevice,
 };
 use pagetier_page::Header;
 use pagetier_testing::{FlushFailure, SimDevice};
@@ -105,14 +106,15 @@ impl Device for Watched {
         self.check("write", offset, &bufs);
         let part = self.probe.part(self.which, true, offset, class);
         let written = self.watch(part, true, || self.inner().write(offset, bufs, class));
-        if !SUPERBLOCKS.contains(&offset) {
-            return written;
-        }
         let probe = Arc::clone(&self.probe);
         Box::pin(async move {
             let done = written.await;
-            if done.result.is_err() {
-                probe.mark(State::SuperblockFailed);
+            match &done.result {
+                Err(error) if matches!(error.kind, DeviceErrorKind::NotWhole(_)) => {
+                    probe.mark(State::RefusedWhole);
+                }
+                Err(_) if SUPERBLOCKS.contains(&offset) => probe.mark(State::SuperblockFailed),
+                _ => {}
             }
             done
         })
@@ -174,6 +176,10 @@ impl Device for Watched {
 
     fn writes_whole(&self, bytes: usize) -> bool {
         self.inner().writes_whole(bytes)
+    }
+
+    fn keep_whole(&self, bytes: usize) {
+        self.inner().keep_whole(bytes);
     }
 
     fn stats(&self) -> DeviceStats {

@@ -206,6 +206,19 @@ impl SsdTier {
 }
 
 impl Core {
+    /// Puts the ring into use if the HDD has refused to keep a page whole: waits until nothing is under way,
+    /// and makes the homes durable that have no image (I48). If that fails, writes are refused. Cancel-safe.
+    pub(crate) async fn use_ring(&self) {
+        let _quiet = self.quiesce().await;
+        if !self.refused_whole.load(Ordering::Acquire) || self.flush_hdd().await.is_err() {
+            return;
+        }
+        self.state.lock().home.use_ring(self.layout().ring_pages);
+        self.hdd.keep_whole(0);
+        self.whole.store(false, Ordering::Release);
+        self.refused_whole.store(false, Ordering::Release);
+    }
+
     /// Waits for quiet. Cancel-safe.
     pub(crate) async fn quiesce(&self) -> Quiet<'_> {
         // From the outside in. A writer may need an admission, a write-back or a checkpoint to get on, so
@@ -237,9 +250,9 @@ impl Quiet<'_> {
         // Where the old ring stays, its images are overwritten in their order: none may outlive a newer one
         // of its page.
         let ring_from = if ring_on_hdd { state.home.ring_next() } else { 0 };
-        state.home =
-            HomeBatches::new(layout.ring_pages, ring_from, layout.journal_blocks, Default::default())
-                .ring_takes_all(ring_on_hdd);
+        let ring_pages = if core.whole.load(Ordering::Acquire) { 0 } else { layout.ring_pages };
+        state.home = HomeBatches::new(ring_pages, ring_from, layout.journal_blocks, Default::default())
+            .ring_takes_all(ring_on_hdd);
         state.lsn_floor = Lsn(0);
         state.map_doubtful = false;
         // Still under the state's lock, so that no plan made for a slot of the old device is carried out on

@@ -21,11 +21,10 @@ use crate::protocol::recovery::Evidence;
 use crate::remember::{Flushed, Unverified};
 use pagetier_devio::{DeviceError, IoBuf, IoClass, SharedDevice};
 use pagetier_page::PageId;
-use rustc_hash::FxHashSet;
 use std::ops::Range;
 
 /// The size of one rewrite in bytes.
-const CHUNK_BYTES: u64 = 1 << 20;
+pub(super) const CHUNK_BYTES: u64 = 1 << 20;
 
 impl OpenParams {
     /// What may never become durable although it can be read. `noted` is the part that the manifest records.
@@ -103,15 +102,15 @@ impl Reader<'_> {
         Ok((range.end - range.start).div_ceil(self.params.layout.page_size.bytes() as u64))
     }
 
-    /// Rewrites the sound homes of `pages` with their own contents, except those in `done`.
-    pub(crate) async fn rewrite_homes(
-        &self,
-        pages: &[PageId],
-        done: &FxHashSet<PageId>,
-    ) -> Result<u64, DeviceError> {
+    /// Without a ring: rewrites the sound homes of `pages` with their own contents. With one, they are
+    /// written again once it is in use.
+    pub(crate) async fn rewrite_homes(&self, pages: &[PageId]) -> Result<u64, DeviceError> {
         let (hdd, bytes) = (&self.params.hdd, self.params.layout.page_size.bytes());
         let mut rewritten = 0;
-        for page in pages.iter().filter(|page| !done.contains(page)) {
+        if self.params.layout.ring_pages > 0 {
+            return Ok(0);
+        }
+        for page in pages {
             let home = self.params.homes.place(*page);
             let Some(home) = home.filter(|home| home + bytes as u64 <= hdd.size()) else { continue };
             let (image, result) = read_one(hdd, home, IoBuf::zeroed(bytes), IoClass::Recovery).await;

@@ -13,6 +13,7 @@ mod make_durable;
 mod newest;
 mod repair;
 mod unread;
+mod write_again;
 
 pub use format::{OldRing, format};
 pub use identify::{assign, identify, mark, newest_label};
@@ -209,6 +210,7 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
     let policy = std::mem::replace(&mut params.policy, Box::new(NoSsd));
     let slot_params = SlotParams::new(params.layout.slots, params.zone_percent);
     let mut reader = Reader::new(&params);
+    let whole = reader.keep_whole();
     let layout = params.layout;
     let NewestMap { header, body: map, twice } = reader.newest_map().await?;
     let (trusted, generation) = (map.outside_zone(), header.generation);
@@ -248,10 +250,11 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
     let mut written = reader.repair_from_slots(&evidence, &verdict, &unverified).await?;
     written.add(reader.repair_from_ring(&evidence, unverified.hdd).await?);
     report.repaired = written.repaired;
-    report.rewritten += written.again + reader.rewrite_homes(&unverified.homes, &written.pages).await?;
+    let listed = written.others(&unverified.homes);
+    report.rewritten += written.again + reader.rewrite_homes(&listed).await?;
     // Even homes that read well may be in a volatile cache only, and the ring is about to be overwritten.
     flushes.flush(&[Flushed::Hdd]).await?;
-    let ring_from = reader.ring_from().await?;
+    let (ring_pages, ring_from) = reader.ring_in_use(whole, &flushes).await?;
     report.bytes_read = reader.bytes_read.into_inner();
 
     let mut slots = finished(slots).await;
@@ -259,10 +262,10 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
     let next = evidence.journal.iter().map(|b| b.seq + 1).max().unwrap_or_default().max(header.journal_from);
     // All blocks since the checkpoint stay in use until the next one is durable (I7).
     let journal = header.journal_from.min(next)..next;
-    let home = HomeBatches::new(layout.ring_pages, ring_from, layout.journal_blocks, journal)
+    let home = HomeBatches::new(ring_pages, ring_from, layout.journal_blocks, journal)
         .ring_takes_all(params.ring_on_hdd);
     let protocol = Protocol::new(slots, home, params.mode, header.lsn_floor);
-    let core = core(params, flushes, protocol);
+    let core = core(params, flushes, protocol, whole);
     if core.has_slots() {
         // With one copy of the header left, a single bad block would make the SSD unusable (I10).
         if !twice {
@@ -271,6 +274,7 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
         // No slot has been written so far: the first zone is the one that this checkpoint names (I13).
         core.checkpoint().await?;
     }
+    report.rewritten += core.write_again(&listed).await?;
     if !noted.is_empty()
         && let Err(error) = core.failures.remember.made_durable(&[Flushed::Hdd, Flushed::Ssd]).await
     {
@@ -297,7 +301,7 @@ fn report(params: &OpenParams, generation: u64, evidence: &Evidence, verdict: &V
 }
 
 /// The executor of a store whose protocol is in the recovered `state`. Nothing is under way.
-fn core(params: OpenParams, flushes: RecoveryFlushes, state: Protocol) -> Core {
+fn core(params: OpenParams, flushes: RecoveryFlushes, state: Protocol, whole: bool) -> Core {
     let map_piece = params.map_piece();
     let RecoveryFlushes { hdd: hdd_flush, cache, failures, unflushed, runtime } = flushes;
     Core {
@@ -308,6 +312,8 @@ fn core(params: OpenParams, flushes: RecoveryFlushes, state: Protocol) -> Core {
         reversions: AtomicU64::new(0),
         claim: params.hdd.claim().unwrap_or_default(),
         hdd: params.hdd,
+        whole: AtomicBool::new(whole),
+        refused_whole: AtomicBool::new(false),
         cache_device: RwLock::new(cache),
         failures,
         unflushed,

@@ -1,13 +1,14 @@
 //! Repairs homes that a crash may have left torn, missing or too old (I22), from the slots and the ring that
 //! backed them.
 
-use super::Reader;
 use super::images::{is_of_a_block, readable};
+use super::make_durable::CHUNK_BYTES;
+use super::{OpenParams, Reader, RecoveryFlushes};
 use crate::exec::check;
 use crate::exec::io::single::{ATTEMPTS_MAX, read_one, write_one};
 use crate::format::map::Entry;
 use crate::protocol::recovery::{Evidence, Image, Verdict, newest_by_page};
-use crate::remember::Unverified;
+use crate::remember::{Flushed, Unverified};
 use futures_util::StreamExt;
 use pagetier_devio::{DeviceError, IoBuf, IoClass};
 use pagetier_page::{Defect, Header, PageId, Stamp};
@@ -38,6 +39,11 @@ impl HomesWritten {
         self.pages.extend(written.map(|_| page));
         self.repaired += u64::from(written == Some(Rewrite::Repaired));
         self.again += u64::from(written == Some(Rewrite::Again));
+    }
+
+    /// Those of `pages` that are not among them.
+    pub(super) fn others(&self, pages: &[PageId]) -> Vec<PageId> {
+        pages.iter().copied().filter(|page| !self.pages.contains(page)).collect()
     }
 
     pub(super) fn add(&mut self, other: Self) {
@@ -98,7 +104,7 @@ impl Reader<'_> {
             // A sound home needs nothing, unless a failed flush may have left it in a volatile cache alone
             // (I14). With the ring on the HDD its image tells which, and the slot's version, of which the
             // ring may have no image, is not written over a sound home: a crash could tear it, and the SSD be
-            // lost.
+            // lost. The page stays an only copy.
             let imaged = self.params.ring_on_hdd && self.params.layout.ring_pages > 0;
             if home_is_sound && (!unverified.hdd || imaged) {
                 continue;
@@ -138,6 +144,47 @@ impl Reader<'_> {
             _ => false,
         };
         Ok(!self.check(buf.as_slice(), page, None).is_err_and(unsound))
+    }
+
+    /// Whether the HDD keeps pages whole. What a recovery writes has an image in a slot or the ring wherever
+    /// there is a ring, so it does not ask for that before its end.
+    pub(super) fn keep_whole(&self) -> bool {
+        let OpenParams { hdd, layout, .. } = self.params;
+        let bytes = layout.page_size.bytes();
+        let whole = hdd.writes_whole(bytes);
+        hdd.keep_whole(if whole && layout.ring_pages == 0 { bytes } else { 0 });
+        whole
+    }
+
+    /// The pages of the ring, and the place at which it continues. An HDD that keeps pages `whole` needs
+    /// none, so all images are wiped: they would outlive newer homes, and a later recovery would repair a
+    /// corrupt home from them (I48).
+    pub(super) async fn ring_in_use(
+        &self,
+        whole: bool,
+        flushes: &RecoveryFlushes,
+    ) -> Result<(u32, u32), DeviceError> {
+        let OpenParams { hdd, ssd, layout, .. } = self.params;
+        let (pages, bytes) = (layout.ring_pages, layout.page_size.bytes());
+        let from = self.ring_from().await?;
+        if !whole || pages == 0 {
+            return Ok((pages, from));
+        }
+        if !self.ringed.is_empty() {
+            // The outdated ones first: of those that are left, a crash may keep any.
+            flushes.flush(&[Flushed::Ssd]).await?;
+            let end = layout.ring_at(0) + u64::from(pages) * bytes as u64;
+            for at in (layout.ring_at(0)..end).step_by(CHUNK_BYTES as usize) {
+                let zeroes = IoBuf::zeroed(CHUNK_BYTES.min(end - at) as usize);
+                write_one(ssd, at, zeroes, IoClass::Recovery).await?;
+            }
+        }
+        // Also of places that could not be read, which were wiped before.
+        if !(self.ringed.is_empty() && self.unread.ring.is_empty()) {
+            flushes.flush(&[Flushed::Ssd]).await?;
+        }
+        hdd.keep_whole(bytes);
+        Ok((0, 0))
     }
 
     /// Rewrites homes that are torn, missing or older than their image in the ring; with `all`, also sound
@@ -198,7 +245,7 @@ impl Reader<'_> {
     /// The place at which the ring continues: behind its newest image. Wipes images superseded by newer ones
     /// of the same page: they would outlive those, and a later recovery would repair a corrupt home from
     /// them.
-    pub(super) async fn ring_from(&self) -> Result<u32, DeviceError> {
+    async fn ring_from(&self) -> Result<u32, DeviceError> {
         let newest = newest_by_page(self.ringed.iter().map(|(_, image)| (image.page, image.stamp)));
         let outdated = self.ringed.iter().filter(|(_, image)| newest[&image.page] != image.stamp);
         for (place, _) in outdated {

@@ -3,7 +3,7 @@
 
 use crate::exec::Core;
 use crate::protocol::slots::{Leaving, MapWork, WriteBack};
-use futures_util::future::join;
+use futures_util::future::join3;
 use pagetier_devio::locks::flow;
 use pagetier_devio::{DeviceError, IoClass};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Runs until the tier stops or aborts it, and waits without polling.
 ///
-/// Two duties run side by side: writers that ran out of slots wait for a map checkpoint, which must not wait
+/// The duties run side by side: writers that ran out of slots wait for a map checkpoint, which must not wait
 /// for writes to a slow disk.
 pub(crate) async fn run(core: Arc<Core>) {
     // When the tier closes, write-backs end first: they may need map checkpoints.
@@ -20,8 +20,22 @@ pub(crate) async fn run(core: Arc<Core>) {
         keep_victims_clean(&core).await;
         victims_done.store(true, Ordering::Release);
         core.wake.slots.notify_one();
+        core.wake.ring.notify_one();
     };
-    join(flow(keep_slots_writable(&core, &victims_done)), flow(victims)).await;
+    let slots = keep_slots_writable(&core, &victims_done);
+    join3(flow(slots), flow(victims), flow(keep_homes_backed(&core, &victims_done))).await;
+}
+
+/// Puts the ring into use once the HDD has refused to write a page whole.
+async fn keep_homes_backed(core: &Core, victims_done: &AtomicBool) {
+    loop {
+        core.wake.ring.notified().await;
+        if victims_done.load(Ordering::Acquire) {
+            return;
+        }
+        core.use_ring().await;
+        core.wake.notify_one();
+    }
 }
 
 async fn keep_slots_writable(core: &Core, victims_done: &AtomicBool) {

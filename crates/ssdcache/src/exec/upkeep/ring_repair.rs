@@ -52,7 +52,7 @@ impl Core {
     async fn wipe_from_ring(&self, one: FailedHome) -> Result<(), TierError> {
         let cache = self.cache_device();
         let zeroes = IoBufs::from_iter([IoBuf::zeroed(self.page_size.bytes())]);
-        let wiped = cache.device.write(cache.layout.ring_at(one.place), zeroes, IoClass::WriteBack).await;
+        let wiped = cache.device.write(cache.layout.ring_at(one.place), zeroes, IoClass::Ring).await;
         wiped.result.map_err(|source| TierError::Device { page: one.page, source })?;
         // Until it is certainly gone, the floor must not pass it: it would void the page's copy.
         self.flush_ssd().await.map_err(|source| TierError::Flush { source })?;

@@ -18,6 +18,7 @@ use pagetier_policy::{Cause, Location};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// By page, the page that lost its copy to it.
 type Displacements = FxHashMap<PageId, PageId>;
@@ -48,7 +49,26 @@ impl Core {
         class: IoClass,
         done: &(dyn Fn(WrittenPage) + Send + Sync),
     ) {
+        let left = self.write_inside(batch, class, true, done).await;
+        if !left.is_empty() {
+            // Not inside: the ring is put into use while no write is under way. The pages that were refused
+            // go through it, and their writers learn nothing of that.
+            self.use_ring().await;
+            self.write_inside(left, class, false, done).await;
+        }
+    }
+
+    /// Writes the pages of `batch`. With `first`, returns those that wait for the ring to be put into use.
+    async fn write_inside(
+        self: &Arc<Self>,
+        batch: Vec<DirtyPage>,
+        class: IoClass,
+        first: bool,
+        done: &(dyn Fn(WrittenPage) + Send + Sync),
+    ) -> Vec<DirtyPage> {
         let _inside = self.writers.read().await;
+        let refused = Mutex::new(Vec::new());
+        let retry = first.then_some(&refused);
         // Pages that find no slot are routed anew in each round: the mode, the policy or the SSD's state may
         // have changed while they waited.
         let mut left = batch;
@@ -58,7 +78,12 @@ impl Core {
             listen!(changed = self.changed);
             if let Some(refusal) = self.refusal() {
                 left.into_iter().for_each(|dirty| done(failed(dirty, &refusal)));
-                return;
+                break;
+            }
+            if first && self.refused_whole.load(Ordering::Acquire) {
+                // A slot may be free only after a write-back, which is refused.
+                refused.lock().extend(left);
+                break;
             }
             let sorted = self.route(left);
             left = sorted.wait;
@@ -75,18 +100,19 @@ impl Core {
             // SSD takes in a millisecond.
             let (written, ()) = join(
                 flow(self.write_slots(sorted.slots, class, done)),
-                flow(self.write_dirty_home(sorted.home, &none, class, done)),
+                flow(self.write_dirty_home(sorted.home, &none, class, retry, done)),
             )
             .await;
             let SlotsWritten { failed, appended, displaced } = written;
             // A page whose slot could not be written goes home instead, so a failed SSD slows writes down but
             // fails none.
             join(
-                flow(self.write_dirty_home(failed, &displaced, class, done)),
-                flow(self.write_appended_home(appended, &displaced, class, done)),
+                flow(self.write_dirty_home(failed, &displaced, class, retry, done)),
+                flow(self.write_appended_home(appended, &displaced, class, retry, done)),
             )
             .await;
         }
+        refused.into_inner()
     }
 
     fn route(&self, batch: Vec<DirtyPage>) -> Sorted {
@@ -194,9 +220,21 @@ impl Core {
         pages: Vec<HomeBound>,
         displaced: &Displacements,
         class: IoClass,
+        retry: Option<&Mutex<Vec<DirtyPage>>>,
         done: &(dyn Fn(WrittenPage) + Send + Sync),
     ) {
+        let lsns: FxHashMap<PageId, Lsn> = match retry {
+            Some(_) if !self.doublewrite() => pages.iter().map(|b| (b.page, b.lsn)).collect(),
+            _ => FxHashMap::default(),
+        };
         let each = |page, image: IoBuf, outcome| {
+            if let (Some(retry), Outcome::Failed(error)) = (retry, &outcome)
+                && self.wants_ring(error)
+            {
+                let recovery_lsn = lsns.get(&page).copied().unwrap_or_default();
+                self.state.lock().slots.note_unreported(displaced.get(&page).copied());
+                return retry.lock().push(DirtyPage { page, image, logical: 0, recovery_lsn });
+            }
             let mut displaced = displaced.get(&page).copied();
             let result = match outcome {
                 Outcome::Failed(error) => Err(error),
@@ -222,6 +260,7 @@ impl Core {
         pages: Vec<HomeBound>,
         displaced: &Displacements,
         class: IoClass,
+        retry: Option<&Mutex<Vec<DirtyPage>>>,
         done: &(dyn Fn(WrittenPage) + Send + Sync),
     ) {
         let again = Mutex::new(Vec::new());
@@ -249,7 +288,7 @@ impl Core {
             done(WrittenPage { page, result, displaced: Displaced(displaced), image });
         };
         self.write_home(Backing::Appended, pages, class, &each).await;
-        self.write_dirty_home(again.into_inner(), displaced, class, done).await;
+        self.write_dirty_home(again.into_inner(), displaced, class, retry, done).await;
     }
 
     /// Handles the arrival of `page` at home as `image`. Returns where the page is kept from now on, and the

@@ -35,6 +35,15 @@ impl Core {
     /// Copies the slots of `pages` home, clean or dirty. Skips pages without a copy, and slots that are being
     /// read; if none is left, waits briefly for the reads.
     pub(crate) async fn copy_pages_home(&self, pages: &[PageId]) -> Copied {
+        let copied = self.copy_held_home(pages).await;
+        if !copied.failed.iter().any(|(_, error)| self.wants_ring(error)) {
+            return copied;
+        }
+        self.use_ring().await;
+        self.copy_held_home(pages).await
+    }
+
+    async fn copy_held_home(&self, pages: &[PageId]) -> Copied {
         let _duty = self.home_duty.lock().await;
         let batch: Vec<WriteBack> = pages.iter().filter_map(|page| self.hold_copy(*page)).collect();
         if batch.is_empty() {

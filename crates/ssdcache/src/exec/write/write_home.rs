@@ -345,10 +345,9 @@ impl Core {
         let mut runs = write_runs(&self.hdd, pieces, class);
         while let Some((written, done)) = runs.next().await {
             for (page, image) in written {
-                let outcome = match done.clone() {
-                    Ok(()) => Outcome::Home,
-                    Err(source) => Outcome::Failed(TierError::Device { page, source }),
-                };
+                let error = done.clone().map_err(|source| TierError::Device { page, source });
+                error.as_ref().map_or_else(|error| self.note_home_error(error), |()| ());
+                let outcome = error.map_or_else(Outcome::Failed, |()| Outcome::Home);
                 each(page, image, outcome);
             }
         }
