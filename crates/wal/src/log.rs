@@ -583,23 +583,26 @@ impl Wal {
         let mut ended = self.0.ended.subscribe();
         // A write that has begun may have left the record behind.
         let covering = 1 + self.0.writes.load(Ordering::Acquire);
+        let met = |last: &Ended| {
+            let is_covered = last.number >= covering && last.or_reserve >= or_reserve;
+            if self.durable() >= lsn { Some(Ok(())) } else { is_covered.then(|| last.result.clone()) }
+        };
         loop {
-            // Given back without a write, it lets the others look again: they may have met this one.
-            let turn = Arc::clone(&self.0.turn).try_lock_owned().ok().map(|permit| self.turn(permit));
-            if turn.is_none() {
+            // Without the turn, which the next writer needs: most who wait find that a write has met them.
+            if let Some(met) = met(&ended.borrow_and_update()) {
+                return met;
+            }
+            let Ok(permit) = Arc::clone(&self.0.turn).try_lock_owned() else {
                 ended.changed().await.map_err(|_| WalError::Stopped)?;
+                continue;
+            };
+            // Given back without a write, it lets the others look again: they may have met this one.
+            let turn = self.turn(permit);
+            // A write may have ended between the two.
+            if let Some(met) = met(&ended.borrow_and_update()) {
+                return met;
             }
-            if self.durable() >= lsn {
-                return Ok(());
-            }
-            let last = ended.borrow_and_update().clone();
-            if last.number >= covering && last.or_reserve >= or_reserve {
-                return last.result;
-            }
-            if let Some(turn) = turn {
-                let written = turn.write(or_reserve).await;
-                return written.unwrap_or(Err(WalError::Stopped));
-            }
+            return turn.write(or_reserve).await.unwrap_or(Err(WalError::Stopped));
         }
     }
 

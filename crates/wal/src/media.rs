@@ -5,7 +5,15 @@
 //! A file is a segment if its name is one that this module gives: 16 lower-case hexadecimal digits, then
 //! `.log`. Others are ignored, whatever they are: whether a segment is missing is known by the positions of
 //! the others, not by what lies beside them.
+//!
+//! **Spares** are files that a segment can take over, and write over, at less cost (see `appending.rs`): a
+//! segment that was removed, or zeroes. What a spare had must never pass for records of its next segment.
+//! A record names the position where it ends, and its checksum covers that, so what a file had as an earlier
+//! segment is unsound wherever it lies in a later one: the same offset is another position. That needs three
+//! rules (`docs/recovery.md`, I47): a spare has had only segments before the one that takes it; it is the
+//! spare of the opening that wrote it; and one whose use has failed is not used again.
 
+use crate::appending::{Appending, BLOCK};
 use pagetier_devio::Owner;
 use pagetier_devio::files::{Access, DirFile, Directory, RealDir, create_durably};
 use std::collections::BTreeMap;
@@ -48,7 +56,7 @@ pub trait Media: Send + Debug {
     /// The medium failed.
     fn list(&mut self) -> io::Result<Vec<u64>>;
 
-    /// The bytes of a segment.
+    /// The bytes of a segment, and whatever follows them in its place.
     ///
     /// # Errors
     /// The medium failed, or the segment is another log's.
@@ -197,6 +205,11 @@ impl Media for MemoryMedia {
 
 /// The file whose room is set aside.
 const RESERVE: &str = "reserve";
+/// The files that segments can take over. More would seldom be used: a checkpoint removes few segments at once.
+const SPARES: [&str; 2] = ["spare-0", "spare-1"];
+/// How much of a spare is written with zeroes when the log has none: what that costs, an open waits for.
+const ZEROED_BYTES_MAX: u64 = 4 << 20;
+const ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 /// A segment that is being written, or was removed.
 const ASIDE: &str = "next.tmp";
 /// Locked while the log is open.
@@ -210,28 +223,21 @@ pub struct FileMedia {
     id: u64,
     /// The newest version of a segment, in which later ones are written.
     format: u32,
-    active: Option<Active>,
+    active: Option<Appending>,
     /// The room to set aside: in the file `reserve`, which is the next segment if the disk is full, and in
     /// each segment, so that the oldest one can become that file.
     reserve_bytes: u64,
     /// The room that the file `reserve` has, which may be less; 0: there is none. A full disk seldom has just
     /// as many blocks free as were given back.
     reserve_room: u64,
+    /// The spares, and where the segment began that each was; 0: it has zeroes.
+    spares: Vec<(&'static str, u64)>,
+    /// The start of the first segment that this opening created: its earlier ones never become spares.
+    created_from: u64,
     owner: Owner,
     /// Directories that were made for a log that is not in use yet.
     made: Vec<PathBuf>,
     _lock: Option<Box<dyn DirFile>>,
-}
-
-/// The segment that is appended to.
-#[derive(Debug)]
-struct Active {
-    file: Box<dyn DirFile>,
-    /// Where the next record goes.
-    end: u64,
-    /// Room was asked for. What an open has found or created gets it with the first record from then on: an
-    /// ownership leaves that segment behind before.
-    has_room: bool,
 }
 
 impl FileMedia {
@@ -302,7 +308,20 @@ impl FileMedia {
     fn of(dir: Arc<dyn Directory>, lock: Option<Box<dyn DirFile>>) -> Self {
         let (active, reserve_bytes, reserve_room, owner) = (None, 0, 0, Owner::here());
         let (id, format) = (0, LOG_FORMAT_USUAL);
-        Self { dir, id, format, active, reserve_bytes, reserve_room, owner, made: Vec::new(), _lock: lock }
+        let (spares, created_from, made) = (Vec::new(), u64::MAX, Vec::new());
+        Self {
+            dir,
+            id,
+            format,
+            active,
+            reserve_bytes,
+            reserve_room,
+            spares,
+            created_from,
+            owner,
+            made,
+            _lock: lock,
+        }
     }
 
     /// `new` is the identity of what has no segment yet; a random one by default.
@@ -348,6 +367,27 @@ impl FileMedia {
         is_enough.then(|| allocated.min(self.reserve_bytes))
     }
 
+    /// Sets the reserve aside.
+    fn set_aside(&mut self, bytes: u64) -> io::Result<()> {
+        // Its contents are those of a segment that was removed, or of a use that a crash interrupted.
+        let file = self.dir.open(Path::new(RESERVE), Access::Create)?;
+        let room = match self.allocate(&*file) {
+            Ok(()) => bytes,
+            Err(error) => {
+                // What it got of a full disk may do, or a part that fits. So does what it had before.
+                let taken = self.usable(file.stat()?.allocated);
+                let taken = taken.or_else(|| file.allocate(bytes / 2).ok().map(|()| bytes / 2));
+                taken.ok_or(error)?
+            }
+        };
+        file.sync()?;
+        // If its name were not durable, a power cut could show its next contents under that of the segment
+        // that it was.
+        self.dir.sync()?;
+        self.reserve_room = room;
+        Ok(())
+    }
+
     /// Writes a whole segment over the start of `file`; returns its end. What the file had before may follow.
     fn fill(&self, file: &dyn DirFile, start: u64, bytes: &[u8]) -> io::Result<u64> {
         file.write_at(0, &self.header(start))?;
@@ -365,11 +405,57 @@ impl FileMedia {
             let _ = file.allocate(had.allocated.min(self.reserve_bytes));
         }
         file.sync()?;
-        // Renamed, so that a crash leaves the old contents or the new ones.
-        self.dir.rename(Path::new(aside), Path::new(&name_of(start)))?;
-        self.dir.sync()?;
-        self.active = Some(Active { file, end, has_room: self.reserve_bytes > 0 });
+        self.give_name(aside, start)?;
+        self.active = Some(Appending::growing(file, end, self.reserve_bytes > 0));
         Ok(())
+    }
+
+    /// Gives a new segment, which is durable, its name: a crash leaves the old contents or the new ones.
+    fn give_name(&mut self, aside: &str, start: u64) -> io::Result<()> {
+        self.dir.rename(Path::new(aside), Path::new(&name_of(start)))?;
+        self.created_from = self.created_from.min(start);
+        self.dir.sync()
+    }
+
+    /// Creates a segment in the file of a spare, or returns `None` without one.
+    fn create_over(&mut self, start: u64, bytes: &[u8]) -> Option<io::Result<()>> {
+        // In a file that had this position at the same place, old records would be sound.
+        let fits = |(_, was): &(&str, u64)| *was == 0 || was + BLOCK as u64 <= start;
+        let (name, _) = self.spares.pop_if(|spare| fits(spare))?;
+        let file = self.dir.open(Path::new(name), Access::Write).ok()?;
+        let whole = [&self.header(start)[..], bytes].concat();
+        let created = (|| {
+            file.write_at(0, &whole)?;
+            file.sync()?;
+            self.give_name(name, start)?;
+            let len = file.stat()?.len;
+            self.active = Some(Appending::over(file, &whole, len));
+            Ok(())
+        })();
+        if created.is_err() {
+            // It may have records by now that are never confirmed. They are at the place of later ones.
+            let _ = self.dir.remove(Path::new(name));
+        }
+        Some(created)
+    }
+
+    /// Writes a spare with zeroes, if there is none: a log that was just opened has removed no segment yet.
+    fn fill_spare(&mut self) -> io::Result<()> {
+        if !self.spares.is_empty() {
+            return Ok(());
+        }
+        let (name, bytes) = (SPARES[0], self.reserve_bytes.min(ZEROED_BYTES_MAX));
+        let file = self.dir.open(Path::new(name), Access::Replace)?;
+        let mut parts = (0..bytes).step_by(ZEROES.len());
+        // A full disk refuses this before anything is taken of it.
+        let filled = self.allocate(&*file);
+        let filled = filled.and_then(|()| parts.try_for_each(|at| file.write_at(at, &ZEROES)));
+        let filled = filled.and_then(|()| file.sync());
+        match &filled {
+            Ok(()) => self.spares.push((name, 0)),
+            Err(_) => self.dir.remove(Path::new(name))?,
+        }
+        filled
     }
 
     /// Creates a segment; if its room cannot be set aside, only if `goes_on` says so.
@@ -380,6 +466,9 @@ impl FileMedia {
         goes_on: impl FnOnce(&Error) -> bool,
     ) -> io::Result<()> {
         self.owner.check()?;
+        if let Some(created) = self.create_over(start, bytes) {
+            return created;
+        }
         let file = self.dir.open(Path::new(ASIDE), Access::Replace)?;
         let created = match self.allocate(&*file) {
             Err(error) if !goes_on(&error) => Err(error),
@@ -425,6 +514,8 @@ impl Media for FileMedia {
     fn own(&mut self) -> io::Result<()> {
         self.owner.check()?;
         self.made.clear();
+        // They may have records that end where this opening's will, and a former owner may write to them.
+        SPARES.iter().for_each(|spare| drop(self.dir.remove(Path::new(spare))));
         Ok(())
     }
 
@@ -459,7 +550,7 @@ impl Media for FileMedia {
         // would take the room of a whole segment. Only now, since this one has the room that the next reserve
         // needs. It is kept until the segment goes if this fails, or after a crash here.
         if let Some(before) = before {
-            let _ = before.file.set_len(before.end);
+            before.cut();
         }
         Ok(())
     }
@@ -467,25 +558,11 @@ impl Media for FileMedia {
     fn reserve(&mut self, bytes: u64) -> io::Result<()> {
         self.owner.check()?;
         self.reserve_bytes = bytes;
-        if self.reserve_room >= bytes {
-            return Ok(());
+        if self.reserve_room < bytes {
+            self.set_aside(bytes)?;
         }
-        // Its contents are those of a segment that was removed, or of a use that a crash interrupted.
-        let file = self.dir.open(Path::new(RESERVE), Access::Create)?;
-        let room = match self.allocate(&*file) {
-            Ok(()) => bytes,
-            Err(error) => {
-                // What it got of a full disk may do, or a part that fits. So does what it had before.
-                let taken = self.usable(file.stat()?.allocated);
-                let taken = taken.or_else(|| file.allocate(bytes / 2).ok().map(|()| bytes / 2));
-                taken.ok_or(error)?
-            }
-        };
-        file.sync()?;
-        // If its name were not durable, a power cut could show its next contents under that of the segment
-        // that it was.
-        self.dir.sync()?;
-        self.reserve_room = room;
+        // Only with a reserve: this room can be done without.
+        let _ = self.fill_spare();
         Ok(())
     }
 
@@ -516,21 +593,14 @@ impl Media for FileMedia {
         let _ = self.dir.open(Path::new(ASIDE), Access::Create);
         let _ = self.dir.remove(Path::new(ASIDE));
         self.dir.sync()?;
-        self.active = Some(Active { file, end, has_room });
+        self.active = Some(Appending::growing(file, end, has_room));
         Ok(())
     }
 
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.owner.check()?;
-        let room = self.reserve_bytes;
-        let Some(active) = &mut self.active else { return Err(ErrorKind::NotFound.into()) };
-        if room > 0 && !std::mem::replace(&mut active.has_room, true) {
-            let _ = active.file.allocate(room);
-        }
-        active.file.write_at(active.end, bytes)?;
-        active.file.sync_data()?;
-        active.end += bytes.len() as u64;
-        Ok(())
+        let active = self.active.as_mut().ok_or(ErrorKind::NotFound)?;
+        active.append(bytes, self.reserve_bytes)
     }
 
     fn remove(&mut self, start: u64) -> io::Result<()> {
@@ -539,7 +609,11 @@ impl Media for FileMedia {
         let Some(stat) = self.dir.stat(Path::new(&name))? else { return self.dir.sync() };
         // Kept as the reserve if there is none: once its room is given back, others may take it.
         let keep = self.usable(stat.allocated).filter(|_| self.reserve_room == 0);
-        let aside = Path::new(if keep.is_some() { RESERVE } else { ASIDE });
+        // Or as a spare, if all of it was written. An earlier owner may still write to what this one found.
+        let is_whole = self.created_from <= start && (1..=stat.len).contains(&self.reserve_bytes);
+        let is_free = |name: &&str| self.spares.iter().all(|(spare, _)| spare != name);
+        let spare = SPARES.into_iter().find(is_free).filter(|_| keep.is_none() && is_whole);
+        let aside = Path::new(if keep.is_some() { RESERVE } else { spare.unwrap_or(ASIDE) });
         self.dir.rename(Path::new(&name), aside)?;
         if let Err(error) = self.dir.sync() {
             // It is still a segment, to be removed later. That must change a name: the next sync of the
@@ -548,7 +622,9 @@ impl Media for FileMedia {
             return Err(error);
         }
         self.reserve_room += keep.unwrap_or(0);
-        if keep.is_none() {
+        if let Some(spare) = spare {
+            self.spares.push((spare, start));
+        } else if keep.is_none() {
             // If this fails, the next segment takes the file.
             let _ = self.dir.remove(aside);
         }

@@ -1,0 +1,178 @@
+//! Segments that take over files of earlier ones: whatever those had, nothing of it is read as new.
+
+use super::{SMALL, append_and_flush, bodies, in_use};
+use crate::{FileMedia, Media, Wal, WalError};
+use pagetier::Lsn;
+use pagetier_devio::files::{Access, create_durably};
+use pagetier_testing::{FileFault, SimFiles, SimPower};
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+const DIR: &str = "/log";
+/// A segment's bytes without its header.
+const SEGMENT: usize = 64 << 10;
+
+fn blank(power: &SimPower) -> SimFiles {
+    let files = SimFiles::new(1, power);
+    create_durably(&*files.root(), Path::new(DIR)).unwrap();
+    files
+}
+
+fn media(files: &SimFiles) -> FileMedia {
+    FileMedia::on(files.root().directory(Path::new(DIR)).unwrap()).unwrap()
+}
+
+fn open(files: &SimFiles) -> Result<Wal, WalError> {
+    in_use(Box::new(media(files)), SMALL)
+}
+
+fn len_of(files: &SimFiles, name: &str) -> Option<u64> {
+    files.root().directory(Path::new(DIR)).unwrap().stat(Path::new(name)).unwrap().map(|stat| stat.len)
+}
+
+fn name_of(start: u64) -> String {
+    format!("{start:016x}.log")
+}
+
+/// Records until the open segment is in a file that an earlier one had, and has a few of them.
+async fn in_a_segment_over_another(wal: &Wal, files: &SimFiles) -> Vec<(u64, Vec<u8>)> {
+    let mut all = Vec::new();
+    for n in 0..200_u8 {
+        let body = vec![n; 7_000];
+        all.push((append_and_flush(wal, &body).await.0, body));
+        let starts = wal.segment_starts();
+        let keep = Lsn(starts[starts.len().saturating_sub(2)] + 1);
+        wal.truncate(keep, keep).await.unwrap();
+        // The first ones had no file to take over, or one of zeroes.
+        let last = *starts.last().unwrap();
+        let records = wal.end().0 - last;
+        if last > 6 * SEGMENT as u64 && (20_000..50_000).contains(&records) {
+            let dir = files.root().directory(Path::new(DIR)).unwrap();
+            let old = dir.open(Path::new(&name_of(last)), Access::Read).unwrap().read_from(60_000).unwrap();
+            assert!(old.iter().any(|byte| *byte != 0), "it has no old records");
+            all.retain(|(lsn, _)| *lsn > wal.oldest().0);
+            return all;
+        }
+    }
+    panic!("no segment was taken over")
+}
+
+#[tokio::test]
+async fn a_segment_in_the_file_of_another_ends_where_its_own_records_do() {
+    let files = blank(&SimPower::new());
+    let wal = open(&files).unwrap();
+    let all = in_a_segment_over_another(&wal, &files).await;
+    assert_eq!(bodies(&wal), all);
+    for seed in 0..8 {
+        let cut = files.after_power_cut(seed, &SimPower::new());
+        assert_eq!(bodies(&open(&cut).unwrap()), all);
+    }
+    // The last record torn at each of its sectors, with the old bytes behind; then one before it rotten.
+    let last = *wal.segment_starts().last().unwrap();
+    let at = |lsn: u64| lsn - last + 32;
+    let [.., (before, _), (end, _)] = &all[..] else { panic!("too few") };
+    let damaged = |at: u64| {
+        let after = files.after_kill(1, &SimPower::new());
+        let file = after.root().directory(Path::new(DIR)).unwrap();
+        let file = file.open(Path::new(&name_of(last)), Access::Write).unwrap();
+        file.write_at(at, b"damage").unwrap();
+        after
+    };
+    for torn in (at(*before)..at(*end) - 8).step_by(512) {
+        assert_eq!(bodies(&open(&damaged(torn)).unwrap()), all[..all.len() - 1]);
+    }
+    let refused = Wal::on(Box::new(media(&damaged(at(*before) - 100))), SMALL).unwrap_err();
+    assert!(matches!(refused, WalError::Damaged { .. }), "{refused}");
+}
+
+/// Schedule: two records are written to a spare, and the power fails before it is a segment. The next opening
+/// writes another record of the same length there, as its first: the second one of before would follow.
+#[tokio::test]
+async fn an_opening_takes_over_no_spare_of_another() {
+    for cut in 0..9 {
+        let power = SimPower::new();
+        let files = blank(&power);
+        let wal = open(&files).unwrap();
+        for n in 0..2 {
+            append_and_flush(&wal, &[n; SEGMENT / 2]).await;
+        }
+        for n in 0..2 {
+            wal.append_commit(&[2 + n; 5_000]).unwrap();
+        }
+        power.cut_at(files.calls() + cut);
+        let flushed = wal.flush(wal.end()).await;
+        let files = files.after_kill(cut, &SimPower::new());
+        let wal = open(&files).unwrap();
+        let found = bodies(&wal).len();
+        assert!(found == 4 || found == 2 && flushed.is_err());
+        append_and_flush(&wal, &[9; 5_000]).await;
+        let files = files.after_power_cut(cut, &SimPower::new());
+        let after = bodies(&open(&files).unwrap());
+        assert_eq!(after.len(), found + 1, "cut at {cut}");
+        assert_eq!(after[found].1, [9; 5_000]);
+    }
+}
+
+/// As a former owner would that wakes up late, where its lock was lost.
+#[tokio::test]
+async fn what_an_earlier_opening_has_open_is_no_segment_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let wal = in_use(Box::new(FileMedia::open(dir.path()).unwrap()), SMALL).unwrap();
+    let begun = append_and_flush(&wal, &[1; 100]).await;
+    let path = dir.path().join(name_of(wal.segment_starts()[0]));
+    let theirs = OpenOptions::new().write(true).open(path).unwrap();
+    drop(wal);
+    let wal = in_use(Box::new(FileMedia::open(dir.path()).unwrap()), SMALL).unwrap();
+    for n in 0..60_u8 {
+        let keep = append_and_flush(&wal, &[n; 20_000]).await;
+        wal.truncate(keep, keep).await.unwrap();
+        assert!(keep > begun);
+        if wal.segment_starts()[0] > 64 {
+            theirs.write_all_at(&[0xab; 70_000], 32).unwrap();
+        }
+        let all = bodies(&wal);
+        assert_eq!(all.last(), Some(&(keep.0, vec![n; 20_000])));
+    }
+    let all = bodies(&wal);
+    drop(wal);
+    assert_eq!(bodies(&in_use(Box::new(FileMedia::open(dir.path()).unwrap()), SMALL).unwrap()), all);
+}
+
+#[test]
+fn a_segment_takes_over_no_file_that_had_its_position_at_the_same_place() {
+    let files = blank(&SimPower::new());
+    let mut media = media(&files);
+    media.reserve(SEGMENT as u64).unwrap();
+    media.create(64, &vec![1; SEGMENT]).unwrap();
+    media.create(1 << 20, b"next").unwrap();
+    media.remove(64).unwrap();
+    assert!(len_of(&files, "spare-0").is_some());
+    media.create(64, b"again").unwrap();
+    assert_eq!(media.read(64).unwrap(), b"again");
+    // A later one may: what follows it says that it is at another position.
+    media.create(2 << 20, b"later").unwrap();
+    assert!(media.read(2 << 20).unwrap().starts_with(b"later\x01\x01"));
+    assert_eq!(len_of(&files, "spare-0"), None);
+}
+
+/// Whichever call fails, a spare is used at most once, and the next creation succeeds.
+#[test]
+fn a_spare_whose_use_failed_is_given_up() {
+    for n in 0..6 {
+        let files = blank(&SimPower::new());
+        let mut media = media(&files);
+        media.reserve(SEGMENT as u64).unwrap();
+        files.fail(n, FileFault::Torn);
+        let created = media.create(64, &[1; 100]);
+        files.clear_faults();
+        media.create(64, b"x").unwrap();
+        let read = media.read(64).unwrap();
+        assert!(read.starts_with(b"x") && !read[1..].contains(&1), "call {n}");
+        if created.is_ok() {
+            assert_eq!(n, 4);
+            return;
+        }
+    }
+    panic!("every call failed")
+}
