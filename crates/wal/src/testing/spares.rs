@@ -156,6 +156,30 @@ fn a_segment_takes_over_no_file_that_had_its_position_at_the_same_place() {
     assert_eq!(len_of(&files, "spare-0"), None);
 }
 
+/// Schedule: a segment becomes a spare, is written over, and the power fails before another name is durable.
+#[test]
+fn a_spare_that_is_written_over_has_no_earlier_name() {
+    for cut in 0..6 {
+        let power = SimPower::new();
+        let files = blank(&power);
+        let mut log = media(&files);
+        log.reserve(SEGMENT as u64).unwrap();
+        log.create(64, &vec![1; SEGMENT]).unwrap();
+        log.create(1 << 20, b"next").unwrap();
+        log.remove(64).unwrap();
+        power.cut_at(power.ops() + cut);
+        let created = log.create(2 << 20, b"later");
+        assert_eq!(created.is_ok(), cut > 4);
+        for seed in 0..20 {
+            let mut found = media(&files.after_power_cut(seed, &SimPower::new()));
+            for start in found.list().unwrap() {
+                let bytes = found.read(start).unwrap();
+                assert!(bytes.starts_with(if start == 1 << 20 { b"next" } else { b"later" }), "{start}");
+            }
+        }
+    }
+}
+
 /// Whichever call fails, a spare is used at most once, and the next creation succeeds.
 #[test]
 fn a_spare_whose_use_failed_is_given_up() {
