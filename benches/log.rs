@@ -27,7 +27,7 @@ fn main() {
     let below = std::env::var_os("PAGETIER_HDD").map_or_else(|| "target".into(), PathBuf::from);
     let dir = tempfile::tempdir_in(below).expect("a folder for the log");
     println!("Times of a commit in us; medians of {rounds} rounds of {commits} commits.\n");
-    println!("| what | median | 90 % | commits/s |\n| --- | --- | --- | --- |");
+    println!("| what | median | 90th percentile | commits/s |\n| --- | --- | --- | --- |");
     let file = dir.path().join("file");
     let row = |name: &str, run: &dyn Fn() -> Vec<f64>| {
         let times: Vec<Vec<f64>> = (0..rounds).map(|_| run()).collect();

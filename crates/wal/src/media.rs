@@ -205,7 +205,7 @@ impl Media for MemoryMedia {
 
 /// The file whose room is set aside.
 const RESERVE: &str = "reserve";
-/// The files that segments can take over. More would seldom be used: a checkpoint removes few segments at once.
+/// The files that segments can take over. More would seldom be used: a checkpoint removes few segments.
 const SPARES: [&str; 2] = ["spare-0", "spare-1"];
 /// How much of a spare is written with zeroes when the log has none: what that costs, an open waits for.
 const ZEROED_BYTES_MAX: u64 = 4 << 20;

@@ -87,8 +87,8 @@ fn what_ends_early_keeps_little_room_whichever_call_the_power_is_cut_at() {
         }
         let (segments, room) = room(&files);
         assert!(segments >= 12, "{segments}");
-        // The open segment, the reserve, a spare, and two segments of the life that a power cut has ended, whose
-        // cuts were not durable.
+        // The open segment, the reserve, a spare, and two segments of the life that a power cut has ended:
+        // their cuts were not durable.
         assert!(room <= segments * BLOCK + 5 * SEGMENT, "{n}: {room}");
         if !is_cut {
             assert!(n > 20, "{n} calls");
