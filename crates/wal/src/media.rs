@@ -6,12 +6,10 @@
 //! `.log`. Others are ignored, whatever they are: whether a segment is missing is known by the positions of
 //! the others, not by what lies beside them.
 //!
-//! **Spares** are files that a segment can take over, and write over, at less cost (see `appending.rs`): a
-//! segment that was removed, or zeroes. What a spare had must never pass for records of its next segment.
-//! A record names the position where it ends, and its checksum covers that, so what a file had as an earlier
-//! segment is unsound wherever it lies in a later one: the same offset is another position. That needs three
-//! rules (`docs/recovery.md`, I47): a spare has had only segments before the one that takes it; it is the
-//! spare of the opening that wrote it; and one whose use has failed is not used again.
+//! **Spares** are files that a segment takes over and writes over, which costs less (see `appending.rs`): a
+//! segment that was removed, or zeroes. What a spare had must never pass for records of its next segment. The
+//! checksum of a record covers the position where it ends, and in a later segment the same offset is another
+//! position, so old records are unsound there: `docs/recovery.md`, I47, has the schedules.
 
 use crate::appending::{Appending, BLOCK};
 use pagetier_devio::Owner;
@@ -230,14 +228,19 @@ pub struct FileMedia {
     /// The room that the file `reserve` has, which may be less; 0: there is none. A full disk seldom has just
     /// as many blocks free as were given back.
     reserve_room: u64,
-    /// The spares, and where the segment began that each was; 0: it has zeroes.
-    spares: Vec<(&'static str, u64)>,
-    /// The start of the first segment that this opening created: its earlier ones never become spares.
-    created_from: u64,
+    spares: Spares,
     owner: Owner,
     /// Directories that were made for a log that is not in use yet.
     made: Vec<PathBuf>,
     _lock: Option<Box<dyn DirFile>>,
+}
+
+#[derive(Debug, Default)]
+struct Spares {
+    /// Their names, and where the segment began that each was; 0: it has zeroes.
+    files: Vec<(&'static str, u64)>,
+    /// The start of the first segment that this opening created: earlier ones never become spares.
+    created_from: Option<u64>,
 }
 
 impl FileMedia {
@@ -308,20 +311,8 @@ impl FileMedia {
     fn of(dir: Arc<dyn Directory>, lock: Option<Box<dyn DirFile>>) -> Self {
         let (active, reserve_bytes, reserve_room, owner) = (None, 0, 0, Owner::here());
         let (id, format) = (0, LOG_FORMAT_USUAL);
-        let (spares, created_from, made) = (Vec::new(), u64::MAX, Vec::new());
-        Self {
-            dir,
-            id,
-            format,
-            active,
-            reserve_bytes,
-            reserve_room,
-            spares,
-            created_from,
-            owner,
-            made,
-            _lock: lock,
-        }
+        let (spares, made) = (Spares::default(), Vec::new());
+        Self { dir, id, format, active, reserve_bytes, reserve_room, spares, owner, made, _lock: lock }
     }
 
     /// `new` is the identity of what has no segment yet; a random one by default.
@@ -388,74 +379,59 @@ impl FileMedia {
         Ok(())
     }
 
-    /// Writes a whole segment over the start of `file`; returns its end. What the file had before may follow.
-    fn fill(&self, file: &dyn DirFile, start: u64, bytes: &[u8]) -> io::Result<u64> {
-        file.write_at(0, &self.header(start))?;
-        file.write_at(HEADER_BYTES as u64, bytes)?;
-        Ok((HEADER_BYTES + bytes.len()) as u64)
+    /// A whole segment as a file has it.
+    fn whole_file(&self, start: u64, bytes: &[u8]) -> Vec<u8> {
+        [&self.header(start)[..], bytes].concat()
     }
 
     /// Writes a whole segment to `file`, which is at `aside`, and gives it its name.
     fn install(&mut self, file: Box<dyn DirFile>, aside: &str, start: u64, bytes: &[u8]) -> io::Result<()> {
-        let end = self.fill(&*file, start, bytes)?;
+        let whole = self.whole_file(start, bytes);
+        file.write_at(0, &whole)?;
+        let (had, end, is_spare) = (file.stat()?, whole.len() as u64, SPARES.contains(&aside));
         // Only then: it would take away the room beyond the end. A full disk gives back what it was at most.
-        let had = file.stat()?;
-        if had.len > end {
+        if had.len > end && !is_spare {
             file.set_len(end)?;
             let _ = file.allocate(had.allocated.min(self.reserve_bytes));
         }
         file.sync()?;
-        self.give_name(aside, start)?;
-        self.active = Some(Appending::growing(file, end, self.reserve_bytes > 0));
+        // Renamed, so that a crash leaves the old contents or the new ones.
+        self.dir.rename(Path::new(aside), Path::new(&name_of(start)))?;
+        self.spares.created_from.get_or_insert(start);
+        self.dir.sync()?;
+        self.active = Some(if is_spare {
+            Appending::over(file, &whole, had.len)
+        } else {
+            Appending::growing(file, end, self.reserve_bytes > 0)
+        });
         Ok(())
     }
 
-    /// Gives a new segment, which is durable, its name: a crash leaves the old contents or the new ones.
-    fn give_name(&mut self, aside: &str, start: u64) -> io::Result<()> {
-        self.dir.rename(Path::new(aside), Path::new(&name_of(start)))?;
-        self.created_from = self.created_from.min(start);
-        self.dir.sync()
-    }
-
-    /// Creates a segment in the file of a spare, or returns `None` without one.
+    /// Creates a segment in the file of a spare; `None`: there is none.
     fn create_over(&mut self, start: u64, bytes: &[u8]) -> Option<io::Result<()>> {
         // In a file that had this position at the same place, old records would be sound.
         let fits = |(_, was): &(&str, u64)| *was == 0 || was + BLOCK as u64 <= start;
-        let (name, _) = self.spares.pop_if(|spare| fits(spare))?;
+        let (name, _) = self.spares.files.pop_if(|spare| fits(spare))?;
         let file = self.dir.open(Path::new(name), Access::Write).ok()?;
-        let whole = [&self.header(start)[..], bytes].concat();
-        let created = (|| {
-            file.write_at(0, &whole)?;
-            file.sync()?;
-            self.give_name(name, start)?;
-            let len = file.stat()?.len;
-            self.active = Some(Appending::over(file, &whole, len));
-            Ok(())
-        })();
+        let created = self.install(file, name, start, bytes);
         if created.is_err() {
-            // It may have records by now that are never confirmed. They are at the place of later ones.
+            // It may have records that are never confirmed, at the place of later ones.
             let _ = self.dir.remove(Path::new(name));
         }
         Some(created)
     }
 
-    /// Writes a spare with zeroes, if there is none: a log that was just opened has removed no segment yet.
+    /// Writes a spare with zeroes: a log that was just opened has removed no segment yet.
     fn fill_spare(&mut self) -> io::Result<()> {
-        if !self.spares.is_empty() {
-            return Ok(());
-        }
-        let (name, bytes) = (SPARES[0], self.reserve_bytes.min(ZEROED_BYTES_MAX));
-        let file = self.dir.open(Path::new(name), Access::Replace)?;
-        let mut parts = (0..bytes).step_by(ZEROES.len());
+        let file = self.dir.open(Path::new(SPARES[0]), Access::Replace)?;
         // A full disk refuses this before anything is taken of it.
-        let filled = self.allocate(&*file);
-        let filled = filled.and_then(|()| parts.try_for_each(|at| file.write_at(at, &ZEROES)));
-        let filled = filled.and_then(|()| file.sync());
-        match &filled {
-            Ok(()) => self.spares.push((name, 0)),
-            Err(_) => self.dir.remove(Path::new(name))?,
+        self.allocate(&*file)?;
+        for at in (0..self.reserve_bytes.min(ZEROED_BYTES_MAX)).step_by(ZEROES.len()) {
+            file.write_at(at, &ZEROES)?;
         }
-        filled
+        file.sync()?;
+        self.spares.files.push((SPARES[0], 0));
+        Ok(())
     }
 
     /// Creates a segment; if its room cannot be set aside, only if `goes_on` says so.
@@ -562,7 +538,9 @@ impl Media for FileMedia {
             self.set_aside(bytes)?;
         }
         // Only with a reserve: this room can be done without.
-        let _ = self.fill_spare();
+        if self.spares.files.is_empty() && self.fill_spare().is_err() {
+            let _ = self.dir.remove(Path::new(SPARES[0]));
+        }
         Ok(())
     }
 
@@ -582,7 +560,9 @@ impl Media for FileMedia {
         // The bytes may be readable without being durable: after a failed sync the kernel takes them for
         // written, and only writing them again makes the next sync write them. A crash meanwhile is harmless,
         // because each sector keeps its contents.
-        let end = self.fill(&*file, start, bytes)?;
+        let whole = self.whole_file(start, bytes);
+        file.write_at(0, &whole)?;
+        let end = whole.len() as u64;
         // Otherwise a later, shorter record could be followed by old bytes that pass for the next record.
         file.set_len(end)?;
         let _ = self.allocate(&*file);
@@ -610,8 +590,9 @@ impl Media for FileMedia {
         // Kept as the reserve if there is none: once its room is given back, others may take it.
         let keep = self.usable(stat.allocated).filter(|_| self.reserve_room == 0);
         // Or as a spare, if all of it was written. An earlier owner may still write to what this one found.
-        let is_whole = self.created_from <= start && (1..=stat.len).contains(&self.reserve_bytes);
-        let is_free = |name: &&str| self.spares.iter().all(|(spare, _)| spare != name);
+        let is_ours = self.spares.created_from.is_some_and(|from| from <= start);
+        let is_whole = is_ours && (1..=stat.len).contains(&self.reserve_bytes);
+        let is_free = |name: &&str| self.spares.files.iter().all(|(spare, _)| spare != name);
         let spare = SPARES.into_iter().find(is_free).filter(|_| keep.is_none() && is_whole);
         let aside = Path::new(if keep.is_some() { RESERVE } else { spare.unwrap_or(ASIDE) });
         self.dir.rename(Path::new(&name), aside)?;
@@ -623,7 +604,7 @@ impl Media for FileMedia {
         }
         self.reserve_room += keep.unwrap_or(0);
         if let Some(spare) = spare {
-            self.spares.push((spare, start));
+            self.spares.files.push((spare, start));
         } else if keep.is_none() {
             // If this fails, the next segment takes the file.
             let _ = self.dir.remove(aside);

@@ -169,7 +169,7 @@ fn a_spare_that_is_written_over_has_no_earlier_name() {
         log.remove(64).unwrap();
         power.cut_at(power.ops() + cut);
         let created = log.create(2 << 20, b"later");
-        assert_eq!(created.is_ok(), cut > 4);
+        assert_eq!(created.is_ok(), cut > 3);
         for seed in 0..20 {
             let mut found = media(&files.after_power_cut(seed, &SimPower::new()));
             for start in found.list().unwrap() {
