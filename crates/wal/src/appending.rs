@@ -1,10 +1,9 @@
 //! The file of the segment that is appended to.
 //!
-//! A file that grows, or that gets its blocks, costs a commit of the file system's journal for each flush.
-//! Overwriting blocks that were written before costs none, so a segment takes over such a file if there is
-//! one ([`Appending::over`]). Records then go there in whole blocks, past the kernel's cache where the file
-//! system allows, and one call writes them and makes them durable. The last block is written again with each
-//! record, as on a device: a sector keeps its contents or gets new ones, and both have what was durable.
+//! A file that grows costs a commit of the file system's journal for each flush. Overwriting what was written
+//! before costs none, so a segment takes over such a file if there is one ([`Appending::over`]). Records then
+//! go there in whole blocks, past the kernel's cache where that is possible. The last block is written again
+//! with each record, as on a device: a sector keeps its contents or gets new ones; both have what was durable.
 
 use pagetier_devio::IoBuf;
 use pagetier_devio::files::DirFile;
@@ -16,7 +15,6 @@ use std::io::{self, IoSlice};
 /// What a device takes as a whole.
 pub(crate) const BLOCK: usize = 4096;
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Appending {
     file: Box<dyn DirFile>,
@@ -29,19 +27,17 @@ pub(crate) struct Appending {
     blocks: Option<Blocks>,
 }
 
-/// How blocks are written over.
 #[derive(Debug)]
 struct Blocks {
     /// What the last block has.
     last: Vec<u8>,
-    /// The file's length. Beyond it a write changes metadata.
+    /// The file's length.
     len: u64,
-    /// Whether writes go past the kernel's cache.
+    /// Writes go past the kernel's cache.
     is_direct: bool,
 }
 
 impl Appending {
-    /// Appends to a file that grows.
     pub(crate) fn growing(file: Box<dyn DirFile>, end: u64, has_room: bool) -> Self {
         Self { file, end, has_room, blocks: None }
     }
@@ -88,10 +84,8 @@ impl Blocks {
         if let Some(real) = real.filter(|_| at + blocks.len() as u64 <= self.len) {
             match pwritev2(real, &[IoSlice::new(blocks)], at, ReadWriteFlags::DSYNC) {
                 Ok(written) if written == blocks.len() => return Ok(()),
-                // A part was written: the rest the usual way, which writes all of it again.
-                Ok(_) | Err(Errno::INTR) => {}
-                // The file system, or the kernel, does not take such writes.
-                Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
+                // Of a part, or not taken by this file system or kernel: all of it again, the usual way.
+                Ok(_) | Err(Errno::INTR | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
                     self.is_direct = false;
                     set_direct(real, false)?;
                 }

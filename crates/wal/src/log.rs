@@ -54,9 +54,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use tokio::sync::{Notify, OwnedMutexGuard, watch};
-
-/// The number of writes in one turn: then others may have it, as a truncation.
-const WRITES_AT_ONCE: usize = 8;
+use tokio::task::JoinHandle;
 
 /// The number of pages that the store frees with one write.
 pub(crate) const FREES_AT_ONCE: usize = 128;
@@ -155,8 +153,6 @@ pub(crate) struct Shared {
     turn: Arc<tokio::sync::Mutex<()>>,
     /// The number of writes that have begun.
     writes: AtomicU64,
-    /// The last position that was waited for.
-    wanted: AtomicU64,
     /// The write that has ended last; also notified of other operations' ends.
     ended: watch::Sender<Ended>,
     /// Held while the store frees pages: see `frees.rs`.
@@ -185,47 +181,29 @@ struct Turn {
     permit: Option<OwnedMutexGuard<()>>,
     /// Of a write: what its end will be.
     ends: Option<Ended>,
-    /// The last field: who is told that a write has ended may open the log again, which this value keeps.
-    _looks_again: LooksAgain,
 }
 
 impl Turn {
-    /// Writes on a thread that may block, and goes on there for what was appended meanwhile and is waited
-    /// for: another thread would take as long to begin as a fast disk takes to write.
-    fn write(mut self, or_reserve: bool) {
-        self.begin(or_reserve);
-        tokio::task::spawn_blocking(move || {
-            let mut uses_reserve = or_reserve;
-            for left in (0..WRITES_AT_ONCE).rev() {
-                let result = self.log.write_out(uses_reserve);
-                let goes_on = left > 0 && result.is_ok() && self.log.is_waited_for();
-                let Some(ends) = self.ends.as_mut() else { break };
-                ends.result = result;
-                if !goes_on {
-                    break;
-                }
-                self.log.ended.send_replace(ends.clone());
-                // Those who may use the reserve say so.
-                uses_reserve = false;
-                self.begin(uses_reserve);
-            }
-        });
-    }
-
-    fn begin(&mut self, or_reserve: bool) {
+    /// Writes on a thread that may block.
+    fn write(mut self, or_reserve: bool) -> JoinHandle<Result<(), WalError>> {
         let number = 1 + self.log.writes.fetch_add(1, Ordering::AcqRel);
         // Until it has ended otherwise: a runtime that ends may drop it before it begins.
         self.ends = Some(Ended { number, or_reserve, result: Err(WalError::Stopped) });
+        tokio::task::spawn_blocking(move || {
+            let result = self.log.write_out(or_reserve);
+            self.ends = Some(Ended { number, or_reserve, result: result.clone() });
+            drop(self);
+            result
+        })
     }
 }
 
 /// Dropped: all who wait for the turn try to get it.
-#[derive(Debug)]
-struct LooksAgain(watch::Sender<Ended>);
+struct LooksAgain<'a>(&'a Shared);
 
-impl Drop for LooksAgain {
+impl Drop for LooksAgain<'_> {
     fn drop(&mut self) {
-        self.0.send_modify(|_| ());
+        self.0.ended.send_modify(|_| ());
     }
 }
 
@@ -240,6 +218,7 @@ impl Drop for Turn {
             });
         }
         self.permit = None;
+        self.log.ended.send_modify(|_| ());
     }
 }
 
@@ -399,7 +378,6 @@ impl Wal {
             record_bytes_max,
             turn: Arc::default(),
             writes: AtomicU64::new(0),
-            wanted: AtomicU64::new(0),
             ended: watch::Sender::new(Ended { number: 0, or_reserve: false, result: Ok(()) }),
             freeing: tokio::sync::Mutex::new(()),
             checkpoints: tokio::sync::Mutex::new(()),
@@ -602,7 +580,6 @@ impl Wal {
         if !self.0.blocks {
             return self.0.write_out(or_reserve);
         }
-        self.0.wanted.fetch_max(lsn.0, Ordering::AcqRel);
         let mut ended = self.0.ended.subscribe();
         // A write that has begun may have left the record behind.
         let covering = 1 + self.0.writes.load(Ordering::Acquire);
@@ -615,25 +592,21 @@ impl Wal {
             if let Some(met) = met(&ended.borrow_and_update()) {
                 return met;
             }
-            if let Ok(permit) = Arc::clone(&self.0.turn).try_lock_owned() {
-                // Given back without a write, it lets the others look again: they may have met this one.
-                let turn = self.turn(permit, self.looks_again());
-                // A write may have ended between the two.
-                if let Some(met) = met(&ended.borrow_and_update()) {
-                    return met;
-                }
-                turn.write(or_reserve);
+            let Ok(permit) = Arc::clone(&self.0.turn).try_lock_owned() else {
+                ended.changed().await.map_err(|_| WalError::Stopped)?;
+                continue;
+            };
+            let turn = self.turn(permit);
+            // A write may have ended meanwhile. A turn that is given back lets the others look again.
+            if let Some(met) = met(&ended.borrow_and_update()) {
+                return met;
             }
-            ended.changed().await.map_err(|_| WalError::Stopped)?;
+            return turn.write(or_reserve).await.unwrap_or(Err(WalError::Stopped));
         }
     }
 
-    fn turn(&self, permit: OwnedMutexGuard<()>, looks_again: LooksAgain) -> Turn {
-        Turn { log: Arc::clone(&self.0), permit: Some(permit), ends: None, _looks_again: looks_again }
-    }
-
-    fn looks_again(&self) -> LooksAgain {
-        LooksAgain(self.0.ended.clone())
+    fn turn(&self, permit: OwnedMutexGuard<()>) -> Turn {
+        Turn { log: Arc::clone(&self.0), permit: Some(permit), ends: None }
     }
 
     /// Refuses what a forked process does with its parent's log, before it takes a lock: a thread that does
@@ -712,8 +685,9 @@ impl Wal {
             return self.0.truncate(needed.0, keep.0);
         }
         // A waiter that is dropped may have had the turn already: the others look again.
-        let looks_again = self.looks_again();
-        let turn = self.turn(Arc::clone(&self.0.turn).lock_owned().await, looks_again);
+        let looks_again = LooksAgain(&self.0);
+        let turn = self.turn(Arc::clone(&self.0.turn).lock_owned().await);
+        std::mem::forget(looks_again);
         let cut = move || turn.log.truncate(needed.0, keep.0);
         tokio::task::spawn_blocking(cut).await.map_err(|_| WalError::Stopped)?
     }
@@ -779,13 +753,6 @@ impl Shared {
         }
         let shared = Arc::clone(self);
         tokio::task::spawn_blocking(move || step(&shared)).await.map_err(|_| WalError::Stopped)?
-    }
-
-    /// Whether a caller waits for records that are not durable.
-    fn is_waited_for(&self) -> bool {
-        let is_behind = self.durable.load(Ordering::Acquire) < self.wanted.load(Ordering::Acquire);
-        // A page may have an LSN that no record has.
-        is_behind && !self.state.lock().buf.is_empty()
     }
 
     /// Takes the log into use: what was found is durable from here on.

@@ -7,9 +7,8 @@
 //! the others, not by what lies beside them.
 //!
 //! **Spares** are files that a segment takes over and writes over, which costs less (see `appending.rs`): a
-//! segment that was removed, or zeroes. What a spare had must never pass for records of its next segment. The
-//! checksum of a record covers the position where it ends, and in a later segment the same offset is another
-//! position, so old records are unsound there: `docs/recovery.md`, I47, has the schedules.
+//! segment that was removed, or zeroes. A record has its position under its checksum, and in a later segment
+//! the same offset is another one, so old records are unsound: `docs/recovery.md` has the schedules (I47).
 
 use crate::appending::{Appending, BLOCK};
 use pagetier_devio::Owner;
@@ -205,7 +204,7 @@ impl Media for MemoryMedia {
 const RESERVE: &str = "reserve";
 /// The files that segments can take over. More would seldom be used: a checkpoint removes few segments.
 const SPARES: [&str; 2] = ["spare-0", "spare-1"];
-/// How much of a spare is written with zeroes when the log has none: what that costs, an open waits for.
+/// The zeroes that are written to a spare if there is none: an open waits for that.
 const ZEROED_BYTES_MAX: u64 = 4 << 20;
 const ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 /// A segment that is being written, or was removed.
@@ -379,7 +378,6 @@ impl FileMedia {
         Ok(())
     }
 
-    /// A whole segment as a file has it.
     fn whole_file(&self, start: u64, bytes: &[u8]) -> Vec<u8> {
         [&self.header(start)[..], bytes].concat()
     }
