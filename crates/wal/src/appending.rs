@@ -7,9 +7,8 @@
 
 use pagetier_devio::IoBuf;
 use pagetier_devio::files::DirFile;
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::{Errno, ReadWriteFlags, pwritev2};
-use std::fs::File;
 use std::io::{self, IoSlice};
 
 /// What a device takes as a whole.
@@ -46,7 +45,7 @@ impl Appending {
     /// segment's.
     pub(crate) fn over(file: Box<dyn DirFile>, whole: &[u8], len: u64) -> Self {
         let last = whole[whole.len() / BLOCK * BLOCK..].to_vec();
-        let is_direct = file.as_file().is_some_and(|file| set_direct(file, true).is_ok());
+        let is_direct = file.as_file().is_some_and(|file| fcntl_setfl(file, OFlags::DIRECT).is_ok());
         let blocks = Some(Blocks { last, len, is_direct });
         Self { file, end: whole.len() as u64, has_room: true, blocks }
     }
@@ -87,7 +86,7 @@ impl Blocks {
                 // Of a part, or not taken by this file system or kernel: all of it again, the usual way.
                 Ok(_) | Err(Errno::INTR | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
                     self.is_direct = false;
-                    set_direct(real, false)?;
+                    fcntl_setfl(real, OFlags::empty())?;
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -95,10 +94,4 @@ impl Blocks {
         file.write_at(at, blocks)?;
         file.sync_data()
     }
-}
-
-fn set_direct(file: &File, is_direct: bool) -> rustix::io::Result<()> {
-    let mut flags = fcntl_getfl(file)?;
-    flags.set(OFlags::DIRECT, is_direct);
-    fcntl_setfl(file, flags)
 }
