@@ -3,7 +3,7 @@
 //! A file that grows costs a commit of the file system's journal for each flush. Overwriting what was written
 //! before costs none, so a segment takes over such a file if there is one ([`Appending::over`]). Records then
 //! go there in whole blocks, past the kernel's cache where that is possible. The last block is written again
-//! with each record, as on a device: a sector keeps its contents or gets new ones; both have what was durable.
+//! with each record, as on a device: a sector has its old or its new contents, both with what was durable.
 
 use pagetier_devio::IoBuf;
 use pagetier_devio::files::DirFile;
