@@ -5,8 +5,8 @@
 //! go there in whole blocks, past the kernel's cache where that is possible. The last block is written again
 //! with each record, as on a device: a sector has its old or its new contents, both with what was durable.
 
-use pagetier_devio::IoBuf;
 use pagetier_devio::files::DirFile;
+use pagetier_devio::{IoBuf, check_file_bytes};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 use std::io::{self, IoSlice};
@@ -79,16 +79,19 @@ impl Appending {
 impl Blocks {
     /// Writes whole blocks durably.
     fn write(&mut self, file: &dyn DirFile, at: u64, blocks: &[u8]) -> io::Result<()> {
-        let real = file.as_file().filter(|_| self.is_direct);
-        if let Some(real) = real.filter(|_| at + blocks.len() as u64 <= self.len) {
-            match pwritev2(real, &[IoSlice::new(blocks)], at, ReadWriteFlags::DSYNC) {
-                Ok(written) if written == blocks.len() => return Ok(()),
-                // Of a part, or not taken by this file system or kernel: all of it again, the usual way.
-                Ok(_) | Err(Errno::INTR | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
+        if let Some(real) = file.as_file().filter(|_| self.is_direct) {
+            let end = at + blocks.len() as u64;
+            check_file_bytes(end).map_err(io::Error::other)?;
+            let direct = || pwritev2(real, &[IoSlice::new(blocks)], at, ReadWriteFlags::DSYNC);
+            match (end <= self.len).then(direct) {
+                Some(Ok(written)) if written == blocks.len() => return Ok(()),
+                // The file grows from now on; or a part was written, or the file system or the kernel does not
+                // take this: all of it (again), the usual way.
+                None | Some(Ok(_) | Err(Errno::INTR | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS)) => {
                     self.is_direct = false;
                     fcntl_setfl(real, OFlags::empty())?;
                 }
-                Err(error) => return Err(error.into()),
+                Some(Err(error)) => return Err(error.into()),
             }
         }
         file.write_at(at, blocks)?;

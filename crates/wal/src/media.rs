@@ -14,6 +14,7 @@ use crate::appending::{Appending, BLOCK};
 use pagetier_devio::Owner;
 use pagetier_devio::files::{Access, DirFile, Directory, RealDir, create_durably};
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fmt::Debug;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Error, ErrorKind};
@@ -202,8 +203,10 @@ impl Media for MemoryMedia {
 
 /// The file whose room is set aside.
 const RESERVE: &str = "reserve";
-/// The files that segments can take over. More would seldom be used: a checkpoint removes few segments.
-const SPARES: [&str; 2] = ["spare-0", "spare-1"];
+/// Begins the names of the files that segments can take over.
+const SPARE: &str = "spare-";
+/// More would seldom be used: a checkpoint removes few segments.
+const SPARES_MAX: usize = 2;
 /// The zeroes that are written to a spare if there is none: an open waits for that.
 const ZEROED_BYTES_MAX: u64 = 4 << 20;
 const ZEROES: [u8; 64 << 10] = [0; 64 << 10];
@@ -236,10 +239,23 @@ pub struct FileMedia {
 
 #[derive(Debug, Default)]
 struct Spares {
+    /// Of this opening: a former owner that wakes up and renames its spare must not find this one's.
+    drawn: u64,
+    /// The names that were given.
+    named: u64,
     /// Their names, and where the segment began that each was; 0: it has zeroes.
-    files: Vec<(&'static str, u64)>,
-    /// The start of the first segment that this opening created: earlier ones never become spares.
+    files: Vec<(String, u64)>,
+    /// The start of the first segment that this opening created since an append failed, which may have left a
+    /// bad block behind: earlier ones never become spares.
     created_from: Option<u64>,
+}
+
+impl Spares {
+    /// A name that no file has had, or may still have after a change of names that failed.
+    fn name(&mut self) -> String {
+        self.named += 1;
+        format!("{SPARE}{:016x}-{}", self.drawn, self.named)
+    }
 }
 
 impl FileMedia {
@@ -384,12 +400,17 @@ impl FileMedia {
 
     /// Writes a whole segment to `file`, which is at `aside`, and gives it its name.
     fn install(&mut self, file: Box<dyn DirFile>, aside: &str, start: u64, bytes: &[u8]) -> io::Result<()> {
-        let whole = self.whole_file(start, bytes);
+        let mut whole = self.whole_file(start, bytes);
+        let (end, is_spare) = (whole.len(), is_spare(OsStr::new(aside)));
+        if is_spare {
+            // Directly behind the head, what the file had could pass for what precedes the records.
+            whole.resize(end.next_multiple_of(BLOCK), 0);
+        }
         file.write_at(0, &whole)?;
-        let (had, end, is_spare) = (file.stat()?, whole.len() as u64, SPARES.contains(&aside));
+        let had = file.stat()?;
         // Only then: it would take away the room beyond the end. A full disk gives back what it was at most.
-        if had.len > end && !is_spare {
-            file.set_len(end)?;
+        if had.len > end as u64 && !is_spare {
+            file.set_len(end as u64)?;
             let _ = file.allocate(had.allocated.min(self.reserve_bytes));
         }
         file.sync()?;
@@ -398,9 +419,9 @@ impl FileMedia {
         self.spares.created_from.get_or_insert(start);
         self.dir.sync()?;
         self.active = Some(if is_spare {
-            Appending::over(file, &whole, had.len)
+            Appending::over(file, &whole[..end], had.len)
         } else {
-            Appending::growing(file, end, self.reserve_bytes > 0)
+            Appending::growing(file, end as u64, self.reserve_bytes > 0)
         });
         Ok(())
     }
@@ -408,27 +429,27 @@ impl FileMedia {
     /// Creates a segment in the file of a spare; `None`: there is none.
     fn create_over(&mut self, start: u64, bytes: &[u8]) -> Option<io::Result<()>> {
         // In a file that had this position at the same place, old records would be sound.
-        let fits = |(_, was): &(&str, u64)| *was == 0 || was + BLOCK as u64 <= start;
+        let fits = |(_, was): &(String, u64)| *was == 0 || was + BLOCK as u64 <= start;
         let (name, _) = self.spares.files.pop_if(|spare| fits(spare))?;
-        let file = self.dir.open(Path::new(name), Access::Write).ok()?;
-        let created = self.install(file, name, start, bytes);
-        if created.is_err() {
+        let file = self.dir.open(Path::new(&name), Access::Write).ok();
+        let created = file.map(|file| self.install(file, &name, start, bytes));
+        if !matches!(created, Some(Ok(()))) {
             // It may have records that are never confirmed, at the place of later ones.
-            let _ = self.dir.remove(Path::new(name));
+            let _ = self.dir.remove(Path::new(&name));
         }
-        Some(created)
+        created
     }
 
     /// Writes a spare with zeroes: a log that was just opened has removed no segment yet.
-    fn fill_spare(&mut self) -> io::Result<()> {
-        let file = self.dir.open(Path::new(SPARES[0]), Access::Replace)?;
+    fn fill_spare(&mut self, name: String) -> io::Result<()> {
+        let file = self.dir.open(Path::new(&name), Access::Replace)?;
         // A full disk refuses this before anything is taken of it.
         self.allocate(&*file)?;
         for at in (0..self.reserve_bytes.min(ZEROED_BYTES_MAX)).step_by(ZEROES.len()) {
             file.write_at(at, &ZEROES)?;
         }
         file.sync()?;
-        self.spares.files.push((SPARES[0], 0));
+        self.spares.files.push((name, 0));
         Ok(())
     }
 
@@ -488,8 +509,11 @@ impl Media for FileMedia {
     fn own(&mut self) -> io::Result<()> {
         self.owner.check()?;
         self.made.clear();
+        self.spares = Spares { drawn: drawn_id(), ..Spares::default() };
         // They may have records that end where this opening's will, and a former owner may write to them.
-        SPARES.iter().for_each(|spare| drop(self.dir.remove(Path::new(spare))));
+        let names = self.dir.names()?;
+        let found = names.iter().filter(|name| is_spare(name));
+        found.for_each(|spare| drop(self.dir.remove(Path::new(spare))));
         Ok(())
     }
 
@@ -536,8 +560,11 @@ impl Media for FileMedia {
             self.set_aside(bytes)?;
         }
         // Only with a reserve: this room can be done without.
-        if self.spares.files.is_empty() && self.fill_spare().is_err() {
-            let _ = self.dir.remove(Path::new(SPARES[0]));
+        if self.spares.files.is_empty() {
+            let name = self.spares.name();
+            if self.fill_spare(name.clone()).is_err() {
+                let _ = self.dir.remove(Path::new(&name));
+            }
         }
         Ok(())
     }
@@ -578,7 +605,11 @@ impl Media for FileMedia {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.owner.check()?;
         let active = self.active.as_mut().ok_or(ErrorKind::NotFound)?;
-        active.append(bytes, self.reserve_bytes)
+        let appended = active.append(bytes, self.reserve_bytes);
+        if appended.is_err() {
+            self.spares.created_from = None;
+        }
+        appended
     }
 
     fn remove(&mut self, start: u64) -> io::Result<()> {
@@ -587,12 +618,14 @@ impl Media for FileMedia {
         let Some(stat) = self.dir.stat(Path::new(&name))? else { return self.dir.sync() };
         // Kept as the reserve if there is none: once its room is given back, others may take it.
         let keep = self.usable(stat.allocated).filter(|_| self.reserve_room == 0);
-        // Or as a spare, if all of it was written. An earlier owner may still write to what this one found.
+        // Or as a spare, if all of it was written, and a long record has not made it much longer than others.
+        // An earlier owner may still write to what this one found.
         let is_ours = self.spares.created_from.is_some_and(|from| from <= start);
-        let is_whole = is_ours && (1..=stat.len).contains(&self.reserve_bytes);
-        let is_free = |name: &&str| self.spares.files.iter().all(|(spare, _)| spare != name);
-        let spare = SPARES.into_iter().find(is_free).filter(|_| keep.is_none() && is_whole);
-        let aside = Path::new(if keep.is_some() { RESERVE } else { spare.unwrap_or(ASIDE) });
+        let is_usual = (1..=stat.len).contains(&self.reserve_bytes) && stat.len <= 3 * self.reserve_bytes;
+        let takes = keep.is_none() && is_ours && is_usual && self.spares.files.len() < SPARES_MAX;
+        let spare = takes.then(|| self.spares.name());
+        let other = if keep.is_some() { RESERVE } else { ASIDE };
+        let aside = Path::new(spare.as_deref().unwrap_or(other));
         self.dir.rename(Path::new(&name), aside)?;
         if let Err(error) = self.dir.sync() {
             // It is still a segment, to be removed later. That must change a name: the next sync of the
@@ -623,6 +656,10 @@ impl Media for FileMedia {
 /// A new log's identity.
 pub(crate) fn drawn_id() -> u64 {
     RandomState::new().build_hasher().finish()
+}
+
+fn is_spare(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(SPARE.as_bytes())
 }
 
 fn name_of(start: u64) -> String {

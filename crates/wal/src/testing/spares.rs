@@ -1,10 +1,11 @@
 //! Segments that take over files of earlier ones: whatever those had, nothing of it is read as new.
 
 use super::{SMALL, append_and_flush, bodies, in_use};
-use crate::{FileMedia, Media, Wal, WalError};
+use crate::{FileMedia, Media, Wal, WalError, copy_log};
 use pagetier::Lsn;
 use pagetier_devio::files::{Access, create_durably};
 use pagetier_testing::{FileFault, SimFiles, SimPower};
+use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -27,8 +28,9 @@ fn open(files: &SimFiles) -> Result<Wal, WalError> {
     in_use(Box::new(media(files)), SMALL)
 }
 
-fn len_of(files: &SimFiles, name: &str) -> Option<u64> {
-    files.root().directory(Path::new(DIR)).unwrap().stat(Path::new(name)).unwrap().map(|stat| stat.len)
+fn spares(files: &SimFiles) -> Vec<OsString> {
+    let names = files.root().directory(Path::new(DIR)).unwrap().names().unwrap();
+    names.into_iter().filter(|name| name.to_str().is_some_and(|name| name.starts_with("spare-"))).collect()
 }
 
 fn name_of(start: u64) -> String {
@@ -147,13 +149,74 @@ fn a_segment_takes_over_no_file_that_had_its_position_at_the_same_place() {
     media.create(64, &vec![1; SEGMENT]).unwrap();
     media.create(1 << 20, b"next").unwrap();
     media.remove(64).unwrap();
-    assert!(len_of(&files, "spare-0").is_some());
+    assert_eq!(spares(&files).len(), 1);
     media.create(64, b"again").unwrap();
     assert_eq!(media.read(64).unwrap(), b"again");
-    // A later one may: what follows it says that it is at another position.
+    // A later one may: what follows it says that it is at another position. Nothing follows directly, which
+    // could pass for a part of it.
     media.create(2 << 20, b"later").unwrap();
-    assert!(media.read(2 << 20).unwrap().starts_with(b"later\x01\x01"));
-    assert_eq!(len_of(&files, "spare-0"), None);
+    let read = media.read(2 << 20).unwrap();
+    assert!(read.starts_with(b"later\0\0") && read[4096 - 32..] == [1; SEGMENT - (4096 - 32)]);
+    assert!(spares(&files).is_empty());
+}
+
+/// Schedule: an opening hangs in the creation of a segment, and its lock is lost. When it wakes up, it gives
+/// the next opening's segment the file that it still names.
+#[test]
+fn a_former_owner_finds_no_spare_of_the_next_one() {
+    let files = blank(&SimPower::new());
+    let mut former = media(&files);
+    former.own().unwrap();
+    former.reserve(SEGMENT as u64).unwrap();
+    let theirs = spares(&files);
+    let files = files.after_kill(1, &SimPower::new());
+    let mut media = media(&files);
+    media.own().unwrap();
+    assert!(spares(&files).is_empty());
+    media.reserve(SEGMENT as u64).unwrap();
+    let ours = spares(&files);
+    assert!(theirs.len() == 1 && ours.len() == 1 && theirs != ours);
+}
+
+/// Neither a segment that a long record has made longer, nor one whose file could not be written.
+#[test]
+fn a_file_that_is_long_or_failed_is_no_spare() {
+    let files = blank(&SimPower::new());
+    let mut media = media(&files);
+    media.reserve(SEGMENT as u64).unwrap();
+    media.create(64, b"in the zeroes").unwrap();
+    media.create(1 << 20, &vec![1; 4 * SEGMENT]).unwrap();
+    media.create(2 << 20, &vec![1; SEGMENT]).unwrap();
+    media.remove(1 << 20).unwrap();
+    assert!(spares(&files).is_empty(), "it is long");
+    files.fail(0, FileFault::Torn);
+    media.append(b"more").unwrap_err();
+    media.create(3 << 20, &vec![1; SEGMENT]).unwrap();
+    media.create(4 << 20, b"last").unwrap();
+    media.remove(2 << 20).unwrap();
+    assert!(spares(&files).is_empty(), "a block of it may be bad");
+    media.remove(3 << 20).unwrap();
+    assert_eq!(spares(&files).len(), 1);
+}
+
+/// As a backup has it: what reads that takes what follows the records for damage.
+#[tokio::test]
+async fn a_copy_of_a_closed_log_ends_with_its_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let [log, copy] = ["log", "copy"].map(|name| dir.path().join(name));
+    let wal = in_use(Box::new(FileMedia::open(&log).unwrap()), SMALL).unwrap();
+    for n in 0..5_u8 {
+        append_and_flush(&wal, &[n; 30_000]).await;
+    }
+    let (starts, end, all) = (wal.segment_starts(), wal.end().0, bodies(&wal));
+    drop(wal);
+    copy_log(&log, &copy).unwrap();
+    let ends = starts[1..].iter().copied().chain([end]);
+    for (start, end) in starts.iter().zip(ends) {
+        let len = std::fs::metadata(copy.join(name_of(*start))).unwrap().len();
+        assert!((32..=60).contains(&(len - (end - start))), "{start}");
+    }
+    assert_eq!(bodies(&in_use(Box::new(FileMedia::open(&copy).unwrap()), SMALL).unwrap()), all);
 }
 
 /// Schedule: a segment becomes a spare, is written over, and the power fails before another name is durable.
