@@ -118,8 +118,10 @@ fn remove_copy(at: &dyn Directory, name: &Path) -> io::Result<()> {
         copy => copy?,
     };
     let names = copy.names()?;
-    let is_of_log =
-        |name: &[u8]| name.ends_with(b".log") || matches!(name, b"lock" | b"next.tmp" | b"reserve");
+    let is_of_log = |name: &[u8]| {
+        let is_one = matches!(name, b"lock" | b"next.tmp" | b"reserve");
+        is_one || name.ends_with(b".log") || name.starts_with(b"spare-")
+    };
     if !names.iter().all(|name| is_of_log(name.as_bytes())) {
         tracing::warn!(directory = %copy.path().display(), "it has files that are not of a log: it stays");
         return Ok(());

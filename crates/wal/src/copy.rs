@@ -2,6 +2,7 @@
 
 use crate::error::WalError;
 use crate::log::Wal;
+use crate::log::segments::{FIRST_LSN, Segments, with_prefix};
 use crate::media::{FileMedia, Media};
 use pagetier::Lsn;
 use pagetier_devio::files::{Directory, RealDir, beside, create_durably};
@@ -47,20 +48,21 @@ impl Wal {
 }
 
 /// Copies the log in directory `from`, which no store has open, to the new directory `to`, as when a backup
-/// is restored. `to` appears under its name once the copy is durable; meanwhile it is `<to>.partial`. Blocks.
+/// is restored. `to` appears under its name once the copy is durable; meanwhile it is `<to>.partial`. What
+/// follows a segment's records in its file is not copied. Blocks.
 ///
 /// # Errors
-/// `from` has no log or cannot be read, `to` exists or cannot be written.
+/// `from` has no log, cannot be read or has a last segment that is damaged; `to` exists or cannot be written.
 pub fn copy_log(from: &Path, to: &Path) -> Result<(), WalError> {
     let read = RealDir::open(from).and_then(|dir| FileMedia::reading(Arc::new(dir)));
     let mut media = read.map_err(at(from))?;
-    let starts = media.list().map_err(at(from))?;
-    if starts.is_empty() {
+    if media.list().map_err(at(from))?.is_empty() {
         return Err(at(from)(io::Error::new(ErrorKind::NotFound, "it has no segment of a log")));
     }
-    let format = media.format(0);
-    copy(&RealDir::working(), to, (media.id(), format), starts, |start| {
-        media.read(start).map_err(at(&media.path(start)))
+    let of_log = (media.id(), media.format(0));
+    let (mut segments, _, end) = Segments::open(Box::new(media), FIRST_LSN)?;
+    copy(&RealDir::working(), to, of_log, segments.starts(), |start| {
+        segments.part(start, end).map(|(segment, records, _)| with_prefix(segment, &records))
     })
 }
 

@@ -1,9 +1,11 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Reading order of the source: `record`, `media`, `device_media`, `log::segments`, `log`, `log::minitx`,
-//! `log::frees`, `recovery::redo`, `recovery::recover`, `checkpoint`, `log::archive`, `until`, `logged`.
+//! Reading order of the source: `record`, `media`, `appending`, `device_media`, `log::segments`, `log`,
+//! `log::minitx`, `log::frees`, `recovery::redo`, `recovery::recover`, `checkpoint`, `log::archive`, `until`,
+//! `logged`.
 
 #![forbid(unsafe_code)]
+mod appending;
 mod archive;
 pub mod blocking;
 mod checkpoint;

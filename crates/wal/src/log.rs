@@ -14,7 +14,7 @@
 //! **Group commit.** The first commit that needs durability writes and syncs on behalf of all waiting ones.
 //! One operation uses the medium at a time, on one thread of the runtime. It has the *turn*, which ends with
 //! the operation, not with the future that began it: on a disk that stalls, callers that give up would else
-//! leave a blocked thread each. Its end wakes all who wait.
+//! leave a blocked thread each. Its end wakes all who wait; those whose records are durable need no turn.
 //!
 //! **Failures.** Bytes that could not be made durable stay in memory, and the next flush writes them to a new
 //! segment: a full disk delays commits until there is room. A reserve takes the records of frees, and lets a
@@ -583,23 +583,25 @@ impl Wal {
         let mut ended = self.0.ended.subscribe();
         // A write that has begun may have left the record behind.
         let covering = 1 + self.0.writes.load(Ordering::Acquire);
+        let met = |last: &Ended| {
+            let is_covered = last.number >= covering && last.or_reserve >= or_reserve;
+            if self.durable() >= lsn { Some(Ok(())) } else { is_covered.then(|| last.result.clone()) }
+        };
         loop {
-            // Given back without a write, it lets the others look again: they may have met this one.
-            let turn = Arc::clone(&self.0.turn).try_lock_owned().ok().map(|permit| self.turn(permit));
-            if turn.is_none() {
+            // Without the turn, which the next writer needs: most who wait find that a write has met them.
+            if let Some(met) = met(&ended.borrow_and_update()) {
+                return met;
+            }
+            let Ok(permit) = Arc::clone(&self.0.turn).try_lock_owned() else {
                 ended.changed().await.map_err(|_| WalError::Stopped)?;
+                continue;
+            };
+            let turn = self.turn(permit);
+            // A write may have ended meanwhile. A turn that is given back lets the others look again.
+            if let Some(met) = met(&ended.borrow_and_update()) {
+                return met;
             }
-            if self.durable() >= lsn {
-                return Ok(());
-            }
-            let last = ended.borrow_and_update().clone();
-            if last.number >= covering && last.or_reserve >= or_reserve {
-                return last.result;
-            }
-            if let Some(turn) = turn {
-                let written = turn.write(or_reserve).await;
-                return written.unwrap_or(Err(WalError::Stopped));
-            }
+            return turn.write(or_reserve).await.unwrap_or(Err(WalError::Stopped));
         }
     }
 

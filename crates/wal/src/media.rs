@@ -5,10 +5,16 @@
 //! A file is a segment if its name is one that this module gives: 16 lower-case hexadecimal digits, then
 //! `.log`. Others are ignored, whatever they are: whether a segment is missing is known by the positions of
 //! the others, not by what lies beside them.
+//!
+//! **Spares** are files that a segment takes over and writes over, which costs less (see `appending.rs`): a
+//! segment that was removed, or zeroes. A record has its position under its checksum, and in a later segment
+//! the same offset is another one, so old records are unsound: `docs/recovery.md` has the schedules (I47).
 
+use crate::appending::{Appending, BLOCK};
 use pagetier_devio::Owner;
 use pagetier_devio::files::{Access, DirFile, Directory, RealDir, create_durably};
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fmt::Debug;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Error, ErrorKind};
@@ -48,7 +54,7 @@ pub trait Media: Send + Debug {
     /// The medium failed.
     fn list(&mut self) -> io::Result<Vec<u64>>;
 
-    /// The bytes of a segment.
+    /// The bytes of a segment, and whatever follows them in its place.
     ///
     /// # Errors
     /// The medium failed, or the segment is another log's.
@@ -197,6 +203,13 @@ impl Media for MemoryMedia {
 
 /// The file whose room is set aside.
 const RESERVE: &str = "reserve";
+/// Begins the names of the files that segments can take over.
+const SPARE: &str = "spare-";
+/// More would seldom be used: a checkpoint removes few segments.
+const SPARES_MAX: usize = 2;
+/// The zeroes that are written to a spare if there is none: an open waits for that.
+const ZEROED_BYTES_MAX: u64 = 4 << 20;
+const ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 /// A segment that is being written, or was removed.
 const ASIDE: &str = "next.tmp";
 /// Locked while the log is open.
@@ -210,28 +223,39 @@ pub struct FileMedia {
     id: u64,
     /// The newest version of a segment, in which later ones are written.
     format: u32,
-    active: Option<Active>,
+    active: Option<Appending>,
     /// The room to set aside: in the file `reserve`, which is the next segment if the disk is full, and in
     /// each segment, so that the oldest one can become that file.
     reserve_bytes: u64,
     /// The room that the file `reserve` has, which may be less; 0: there is none. A full disk seldom has just
     /// as many blocks free as were given back.
     reserve_room: u64,
+    spares: Spares,
     owner: Owner,
     /// Directories that were made for a log that is not in use yet.
     made: Vec<PathBuf>,
     _lock: Option<Box<dyn DirFile>>,
 }
 
-/// The segment that is appended to.
-#[derive(Debug)]
-struct Active {
-    file: Box<dyn DirFile>,
-    /// Where the next record goes.
-    end: u64,
-    /// Room was asked for. What an open has found or created gets it with the first record from then on: an
-    /// ownership leaves that segment behind before.
-    has_room: bool,
+#[derive(Debug, Default)]
+struct Spares {
+    /// Of this opening: a former owner that wakes up and renames its spare must not find this one's.
+    drawn: u64,
+    /// The names that were given.
+    named: u64,
+    /// Their names, and where the segment began that each was; 0: it has zeroes.
+    files: Vec<(String, u64)>,
+    /// The start of the first segment that this opening created since an append failed, which may have left a
+    /// bad block behind: earlier ones never become spares.
+    created_from: Option<u64>,
+}
+
+impl Spares {
+    /// A name that no file has had, or may still have after a change of names that failed.
+    fn name(&mut self) -> String {
+        self.named += 1;
+        format!("{SPARE}{:016x}-{}", self.drawn, self.named)
+    }
 }
 
 impl FileMedia {
@@ -302,7 +326,8 @@ impl FileMedia {
     fn of(dir: Arc<dyn Directory>, lock: Option<Box<dyn DirFile>>) -> Self {
         let (active, reserve_bytes, reserve_room, owner) = (None, 0, 0, Owner::here());
         let (id, format) = (0, LOG_FORMAT_USUAL);
-        Self { dir, id, format, active, reserve_bytes, reserve_room, owner, made: Vec::new(), _lock: lock }
+        let (spares, made) = (Spares::default(), Vec::new());
+        Self { dir, id, format, active, reserve_bytes, reserve_room, spares, owner, made, _lock: lock }
     }
 
     /// `new` is the identity of what has no segment yet; a random one by default.
@@ -348,27 +373,83 @@ impl FileMedia {
         is_enough.then(|| allocated.min(self.reserve_bytes))
     }
 
-    /// Writes a whole segment over the start of `file`; returns its end. What the file had before may follow.
-    fn fill(&self, file: &dyn DirFile, start: u64, bytes: &[u8]) -> io::Result<u64> {
-        file.write_at(0, &self.header(start))?;
-        file.write_at(HEADER_BYTES as u64, bytes)?;
-        Ok((HEADER_BYTES + bytes.len()) as u64)
+    /// Sets the reserve aside.
+    fn set_aside(&mut self, bytes: u64) -> io::Result<()> {
+        // Its contents are those of a segment that was removed, or of a use that a crash interrupted.
+        let file = self.dir.open(Path::new(RESERVE), Access::Create)?;
+        let room = match self.allocate(&*file) {
+            Ok(()) => bytes,
+            Err(error) => {
+                // What it got of a full disk may do, or a part that fits. So does what it had before.
+                let taken = self.usable(file.stat()?.allocated);
+                let taken = taken.or_else(|| file.allocate(bytes / 2).ok().map(|()| bytes / 2));
+                taken.ok_or(error)?
+            }
+        };
+        file.sync()?;
+        // If its name were not durable, a power cut could show its next contents under that of the segment
+        // that it was.
+        self.dir.sync()?;
+        self.reserve_room = room;
+        Ok(())
+    }
+
+    fn whole_file(&self, start: u64, bytes: &[u8]) -> Vec<u8> {
+        [&self.header(start)[..], bytes].concat()
     }
 
     /// Writes a whole segment to `file`, which is at `aside`, and gives it its name.
     fn install(&mut self, file: Box<dyn DirFile>, aside: &str, start: u64, bytes: &[u8]) -> io::Result<()> {
-        let end = self.fill(&*file, start, bytes)?;
-        // Only then: it would take away the room beyond the end. A full disk gives back what it was at most.
+        let mut whole = self.whole_file(start, bytes);
+        let (end, is_spare) = (whole.len(), is_spare(OsStr::new(aside)));
+        if is_spare {
+            // Directly behind the head, what the file had could pass for what precedes the records.
+            whole.resize(end.next_multiple_of(BLOCK), 0);
+        }
+        file.write_at(0, &whole)?;
         let had = file.stat()?;
-        if had.len > end {
-            file.set_len(end)?;
+        // Only then: it would take away the room beyond the end. A full disk gives back what it was at most.
+        if had.len > end as u64 && !is_spare {
+            file.set_len(end as u64)?;
             let _ = file.allocate(had.allocated.min(self.reserve_bytes));
         }
         file.sync()?;
         // Renamed, so that a crash leaves the old contents or the new ones.
         self.dir.rename(Path::new(aside), Path::new(&name_of(start)))?;
+        self.spares.created_from.get_or_insert(start);
         self.dir.sync()?;
-        self.active = Some(Active { file, end, has_room: self.reserve_bytes > 0 });
+        self.active = Some(if is_spare {
+            Appending::over(file, &whole[..end], had.len)
+        } else {
+            Appending::growing(file, end as u64, self.reserve_bytes > 0)
+        });
+        Ok(())
+    }
+
+    /// Creates a segment in the file of a spare; `None`: there is none.
+    fn create_over(&mut self, start: u64, bytes: &[u8]) -> Option<io::Result<()>> {
+        // In a file that had this position at the same place, old records would be sound.
+        let fits = |(_, was): &(String, u64)| *was == 0 || was + BLOCK as u64 <= start;
+        let (name, _) = self.spares.files.pop_if(|spare| fits(spare))?;
+        let file = self.dir.open(Path::new(&name), Access::Write).ok();
+        let created = file.map(|file| self.install(file, &name, start, bytes));
+        if !matches!(created, Some(Ok(()))) {
+            // It may have records that are never confirmed, at the place of later ones.
+            let _ = self.dir.remove(Path::new(&name));
+        }
+        created
+    }
+
+    /// Writes a spare with zeroes: a log that was just opened has removed no segment yet.
+    fn fill_spare(&mut self, name: String) -> io::Result<()> {
+        let file = self.dir.open(Path::new(&name), Access::Replace)?;
+        // A full disk refuses this before anything is taken of it.
+        self.allocate(&*file)?;
+        for at in (0..self.reserve_bytes.min(ZEROED_BYTES_MAX)).step_by(ZEROES.len()) {
+            file.write_at(at, &ZEROES)?;
+        }
+        file.sync()?;
+        self.spares.files.push((name, 0));
         Ok(())
     }
 
@@ -380,6 +461,9 @@ impl FileMedia {
         goes_on: impl FnOnce(&Error) -> bool,
     ) -> io::Result<()> {
         self.owner.check()?;
+        if let Some(created) = self.create_over(start, bytes) {
+            return created;
+        }
         let file = self.dir.open(Path::new(ASIDE), Access::Replace)?;
         let created = match self.allocate(&*file) {
             Err(error) if !goes_on(&error) => Err(error),
@@ -425,6 +509,11 @@ impl Media for FileMedia {
     fn own(&mut self) -> io::Result<()> {
         self.owner.check()?;
         self.made.clear();
+        self.spares = Spares { drawn: drawn_id(), ..Spares::default() };
+        // They may have records that end where this opening's will, and a former owner may write to them.
+        let names = self.dir.names()?;
+        let found = names.iter().filter(|name| is_spare(name));
+        found.for_each(|spare| drop(self.dir.remove(Path::new(spare))));
         Ok(())
     }
 
@@ -459,7 +548,7 @@ impl Media for FileMedia {
         // would take the room of a whole segment. Only now, since this one has the room that the next reserve
         // needs. It is kept until the segment goes if this fails, or after a crash here.
         if let Some(before) = before {
-            let _ = before.file.set_len(before.end);
+            before.cut();
         }
         Ok(())
     }
@@ -467,25 +556,16 @@ impl Media for FileMedia {
     fn reserve(&mut self, bytes: u64) -> io::Result<()> {
         self.owner.check()?;
         self.reserve_bytes = bytes;
-        if self.reserve_room >= bytes {
-            return Ok(());
+        if self.reserve_room < bytes {
+            self.set_aside(bytes)?;
         }
-        // Its contents are those of a segment that was removed, or of a use that a crash interrupted.
-        let file = self.dir.open(Path::new(RESERVE), Access::Create)?;
-        let room = match self.allocate(&*file) {
-            Ok(()) => bytes,
-            Err(error) => {
-                // What it got of a full disk may do, or a part that fits. So does what it had before.
-                let taken = self.usable(file.stat()?.allocated);
-                let taken = taken.or_else(|| file.allocate(bytes / 2).ok().map(|()| bytes / 2));
-                taken.ok_or(error)?
+        // Only with a reserve: this room can be done without.
+        if self.spares.files.is_empty() {
+            let name = self.spares.name();
+            if self.fill_spare(name.clone()).is_err() {
+                let _ = self.dir.remove(Path::new(&name));
             }
-        };
-        file.sync()?;
-        // If its name were not durable, a power cut could show its next contents under that of the segment
-        // that it was.
-        self.dir.sync()?;
-        self.reserve_room = room;
+        }
         Ok(())
     }
 
@@ -505,7 +585,9 @@ impl Media for FileMedia {
         // The bytes may be readable without being durable: after a failed sync the kernel takes them for
         // written, and only writing them again makes the next sync write them. A crash meanwhile is harmless,
         // because each sector keeps its contents.
-        let end = self.fill(&*file, start, bytes)?;
+        let whole = self.whole_file(start, bytes);
+        file.write_at(0, &whole)?;
+        let end = whole.len() as u64;
         // Otherwise a later, shorter record could be followed by old bytes that pass for the next record.
         file.set_len(end)?;
         let _ = self.allocate(&*file);
@@ -516,21 +598,18 @@ impl Media for FileMedia {
         let _ = self.dir.open(Path::new(ASIDE), Access::Create);
         let _ = self.dir.remove(Path::new(ASIDE));
         self.dir.sync()?;
-        self.active = Some(Active { file, end, has_room });
+        self.active = Some(Appending::growing(file, end, has_room));
         Ok(())
     }
 
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.owner.check()?;
-        let room = self.reserve_bytes;
-        let Some(active) = &mut self.active else { return Err(ErrorKind::NotFound.into()) };
-        if room > 0 && !std::mem::replace(&mut active.has_room, true) {
-            let _ = active.file.allocate(room);
+        let active = self.active.as_mut().ok_or(ErrorKind::NotFound)?;
+        let appended = active.append(bytes, self.reserve_bytes);
+        if appended.is_err() {
+            self.spares.created_from = None;
         }
-        active.file.write_at(active.end, bytes)?;
-        active.file.sync_data()?;
-        active.end += bytes.len() as u64;
-        Ok(())
+        appended
     }
 
     fn remove(&mut self, start: u64) -> io::Result<()> {
@@ -539,7 +618,14 @@ impl Media for FileMedia {
         let Some(stat) = self.dir.stat(Path::new(&name))? else { return self.dir.sync() };
         // Kept as the reserve if there is none: once its room is given back, others may take it.
         let keep = self.usable(stat.allocated).filter(|_| self.reserve_room == 0);
-        let aside = Path::new(if keep.is_some() { RESERVE } else { ASIDE });
+        // Or as a spare, if all of it was written, and a long record has not made it much longer than others.
+        // An earlier owner may still write to what this one found.
+        let is_ours = self.spares.created_from.is_some_and(|from| from <= start);
+        let is_usual = (1..=stat.len).contains(&self.reserve_bytes) && stat.len <= 3 * self.reserve_bytes;
+        let takes = keep.is_none() && is_ours && is_usual && self.spares.files.len() < SPARES_MAX;
+        let spare = takes.then(|| self.spares.name());
+        let other = if keep.is_some() { RESERVE } else { ASIDE };
+        let aside = Path::new(spare.as_deref().unwrap_or(other));
         self.dir.rename(Path::new(&name), aside)?;
         if let Err(error) = self.dir.sync() {
             // It is still a segment, to be removed later. That must change a name: the next sync of the
@@ -548,7 +634,9 @@ impl Media for FileMedia {
             return Err(error);
         }
         self.reserve_room += keep.unwrap_or(0);
-        if keep.is_none() {
+        if let Some(spare) = spare {
+            self.spares.files.push((spare, start));
+        } else if keep.is_none() {
             // If this fails, the next segment takes the file.
             let _ = self.dir.remove(aside);
         }
@@ -568,6 +656,10 @@ impl Media for FileMedia {
 /// A new log's identity.
 pub(crate) fn drawn_id() -> u64 {
     RandomState::new().build_hasher().finish()
+}
+
+fn is_spare(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(SPARE.as_bytes())
 }
 
 fn name_of(start: u64) -> String {

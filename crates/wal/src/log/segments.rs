@@ -287,14 +287,21 @@ impl Segments {
         Ok(segment.map_or_else(|| records.clone(), |segment| with_prefix(*segment, &records)))
     }
 
-    /// The sound bytes of a segment, up to position `end` at most.
-    pub(crate) fn read(&mut self, start: u64, end: u64) -> Result<Vec<u8>, WalError> {
+    /// A segment, its bytes up to the next one, or up to position `end`, and where the next one begins: not
+    /// checked.
+    pub(crate) fn part(&mut self, start: u64, end: u64) -> Result<(Segment, Vec<u8>, Option<u64>), WalError> {
         let bytes = self.media.read(start).map_err(|e| at(&*self.media, start, e))?;
         let damaged = || WalError::Damaged { path: self.media.path(start), at: start };
-        let (_, mut bytes) = split(start, bytes).ok_or_else(damaged)?;
+        let (segment, mut bytes) = split(start, bytes).ok_or_else(damaged)?;
+        // Bytes beyond the start of the successor belong to a failed append, or to what the file was before.
         let next = self.segments.iter().map(|segment| segment.start).find(|next| *next > start);
-        // Bytes beyond the start of the successor belong to a failed append.
         bytes.truncate(next.unwrap_or(end).saturating_sub(start) as usize);
+        Ok((segment, bytes, next))
+    }
+
+    /// The sound bytes of a segment, up to position `end` at most.
+    pub(crate) fn read(&mut self, start: u64, end: u64) -> Result<Vec<u8>, WalError> {
+        let (_, mut bytes, next) = self.part(start, end)?;
         if let Some(next) = next {
             let sound = sound_end(start, &bytes);
             if sound != next {

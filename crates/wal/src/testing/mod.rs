@@ -12,6 +12,7 @@ mod moments;
 mod rooms;
 mod shelf;
 mod sim;
+mod spares;
 mod stalls;
 mod truncation;
 

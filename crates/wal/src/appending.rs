@@ -1,0 +1,100 @@
+//! The file of the segment that is appended to.
+//!
+//! A file that grows costs a commit of the file system's journal for each flush. Overwriting what was written
+//! before costs none, so a segment takes over such a file if there is one ([`Appending::over`]). Records then
+//! go there in whole blocks, past the kernel's cache where that is possible. The last block is written again
+//! with each record, as on a device: a sector has its old or its new contents, both with what was durable.
+
+use pagetier_devio::files::DirFile;
+use pagetier_devio::{IoBuf, check_file_bytes};
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::io::{Errno, ReadWriteFlags, pwritev2};
+use std::io::{self, IoSlice};
+
+/// What a device takes as a whole.
+pub(crate) const BLOCK: usize = 4096;
+
+#[derive(Debug)]
+pub(crate) struct Appending {
+    file: Box<dyn DirFile>,
+    /// Where the next record goes.
+    end: u64,
+    /// Room was asked for. What an open has found or created gets it with the first record from then on: an
+    /// ownership leaves that segment behind before.
+    has_room: bool,
+    /// Of a file that was written before.
+    blocks: Option<Blocks>,
+}
+
+#[derive(Debug)]
+struct Blocks {
+    /// What the last block has.
+    last: Vec<u8>,
+    /// The file's length.
+    len: u64,
+    /// Writes go past the kernel's cache.
+    is_direct: bool,
+}
+
+impl Appending {
+    pub(crate) fn growing(file: Box<dyn DirFile>, end: u64, has_room: bool) -> Self {
+        Self { file, end, has_room, blocks: None }
+    }
+
+    /// Appends to a file that has `len` bytes, all of them written before, and of which `whole` are the
+    /// segment's.
+    pub(crate) fn over(file: Box<dyn DirFile>, whole: &[u8], len: u64) -> Self {
+        let last = whole[whole.len() / BLOCK * BLOCK..].to_vec();
+        let is_direct = file.as_file().is_some_and(|file| fcntl_setfl(file, OFlags::DIRECT).is_ok());
+        let blocks = Some(Blocks { last, len, is_direct });
+        Self { file, end: whole.len() as u64, has_room: true, blocks }
+    }
+
+    /// Appends and makes durable. The file gets the `room` that a segment has, unless it was asked for.
+    pub(crate) fn append(&mut self, bytes: &[u8], room: u64) -> io::Result<()> {
+        if room > 0 && !std::mem::replace(&mut self.has_room, true) {
+            let _ = self.file.allocate(room);
+        }
+        if let Some(blocks) = &mut self.blocks {
+            let used = blocks.last.len() + bytes.len();
+            let mut buf = IoBuf::zeroed(used.next_multiple_of(BLOCK));
+            buf.as_mut_slice()[..blocks.last.len()].copy_from_slice(&blocks.last);
+            buf.as_mut_slice()[blocks.last.len()..used].copy_from_slice(bytes);
+            blocks.write(&*self.file, self.end / BLOCK as u64 * BLOCK as u64, buf.as_slice())?;
+            blocks.last = buf.as_slice()[used / BLOCK * BLOCK..used].to_vec();
+        } else {
+            self.file.write_at(self.end, bytes)?;
+            self.file.sync_data()?;
+        }
+        self.end += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Ends the segment: the file gives back what its records do not take.
+    pub(crate) fn cut(&self) {
+        let _ = self.file.set_len(self.end);
+    }
+}
+
+impl Blocks {
+    /// Writes whole blocks durably.
+    fn write(&mut self, file: &dyn DirFile, at: u64, blocks: &[u8]) -> io::Result<()> {
+        if let Some(real) = file.as_file().filter(|_| self.is_direct) {
+            let end = at + blocks.len() as u64;
+            check_file_bytes(end).map_err(io::Error::other)?;
+            let direct = || pwritev2(real, &[IoSlice::new(blocks)], at, ReadWriteFlags::DSYNC);
+            match (end <= self.len).then(direct) {
+                Some(Ok(written)) if written == blocks.len() => return Ok(()),
+                // The file grows from now on; or a part was written, or the file system or the kernel does not
+                // take this: all of it (again), the usual way.
+                None | Some(Ok(_) | Err(Errno::INTR | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS)) => {
+                    self.is_direct = false;
+                    fcntl_setfl(real, OFlags::empty())?;
+                }
+                Some(Err(error)) => return Err(error.into()),
+            }
+        }
+        file.write_at(at, blocks)?;
+        file.sync_data()
+    }
+}
