@@ -156,7 +156,7 @@ fn a_segment_takes_over_no_file_that_had_its_position_at_the_same_place() {
     // could pass for a part of it.
     media.create(2 << 20, b"later").unwrap();
     let read = media.read(2 << 20).unwrap();
-    assert!(read.starts_with(b"later\0\0") && read[4096 - 32..] == [1; SEGMENT - (4096 - 32)]);
+    assert!(read.starts_with(b"later\0\0") && read[4096 - 32..SEGMENT] == [1; SEGMENT - (4096 - 32)]);
     assert!(spares(&files).is_empty());
 }
 
