@@ -260,7 +260,7 @@ impl Config {
         let Some(gate) = gate else { return Ok(()) };
         let mut needs = LogNeeds::default();
         needs.recorded = manifest.log.map(Into::into);
-        needs.ownership = manifest.epoch + 1;
+        needs.epoch = manifest.epoch + 1;
         // Also of an open that a crash ended before it recorded its log, but not if a position of its
         // log may be known: LSNs must not begin below it. The loss of an SSD without a page names none.
         let of_pages = |loss: &OnlyCopies| !loss.runs.is_empty() || loss.redo_from.is_some();

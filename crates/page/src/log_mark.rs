@@ -8,7 +8,7 @@ use crate::Lsn;
 pub struct LogMark {
     /// The log's identity, drawn when it was created.
     pub id: u64,
-    /// The ownership under which the log's last records were written. Each open draws its own, so that
+    /// The generation under which the log's last records were written. Each open draws its own, so that
     /// copies of a store, whose logs share an identity, differ from the first open on.
     pub generation: u64,
     /// The log is durable at least up to here.
@@ -16,7 +16,7 @@ pub struct LogMark {
     /// The pages may lack every change of a record that ends after this position.
     pub from: Lsn,
     /// The pages were restored from a backup and not opened since: the log may go on beyond what they know of
-    /// it, also under later ownerships.
+    /// it, also under later generations.
     pub restored: bool,
 }
 
@@ -26,8 +26,8 @@ pub struct LogMark {
 pub struct LogNeeds {
     /// What the store has recorded of its log; `None`: it had none, or an earlier version wrote it.
     pub recorded: Option<LogMark>,
-    /// The number of this ownership of the store. The numbers of a store grow from open to open.
-    pub ownership: u32,
+    /// The number of this open of the store; it grows from open to open.
+    pub epoch: u32,
     /// The store has no space, hence no page.
     pub is_new: bool,
     /// The pages name their log themselves, as earlier versions of `pagetier-wal` did.

@@ -20,7 +20,7 @@ pub(crate) struct Appending {
     /// Where the next record goes.
     end: u64,
     /// Room was asked for. What an open has found or created gets it with the first record from then on: an
-    /// ownership leaves that segment behind before.
+    /// generation leaves that segment behind before.
     has_room: bool,
     /// Of a file that was written before.
     blocks: Option<Blocks>,

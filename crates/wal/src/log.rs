@@ -29,8 +29,8 @@
 pub(crate) mod archive;
 mod end;
 mod frees;
+mod generation;
 pub(crate) mod minitx;
-mod ownership;
 pub(crate) mod room;
 pub(crate) mod segments;
 pub(crate) mod unfit;
@@ -102,9 +102,9 @@ pub(crate) struct Shared {
     id: u64,
     owner: Owner,
     blocks: bool,
-    /// The ownership whose records are appended; 0: none.
+    /// The generation whose records are appended; 0: none.
     generation: AtomicU64,
-    /// The ownership that the store asked for has begun.
+    /// The generation that the store asked for has begun.
     owned: AtomicBool,
     /// What the store said of its log when it opened.
     needs: Mutex<LogNeeds>,

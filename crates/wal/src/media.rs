@@ -27,7 +27,7 @@ pub(crate) const LOG_FORMAT: u32 = 3;
 /// The version of other logs.
 pub(crate) const LOG_FORMAT_USUAL: u32 = 2;
 
-/// The oldest version that this program reads: its segments say nothing of ownerships and of writes.
+/// The oldest version that this program reads: its segments say nothing of generations and of writes.
 const LOG_FORMAT_MIN: u32 = 1;
 
 /// The start of a segment; the version follows.
@@ -77,7 +77,7 @@ pub trait Media: Send + Debug {
     /// The medium failed; a later open may find either state.
     fn create(&mut self, start: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// As [`Media::create`], for a segment that an ownership begins, and that the log can do without: refused
+    /// As [`Media::create`], for a segment that a generation begins, and that the log can do without: refused
     /// if the medium is so full that the segment's room cannot be set aside. Default: as [`Media::create`].
     ///
     /// # Errors

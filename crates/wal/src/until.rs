@@ -194,7 +194,7 @@ impl Line {
             let (segment, mut records, _) = self.read((from, start))?;
             records.truncate((end - start) as usize);
             // By which the pages know their log. The archive's is another one if that of the backup had no
-            // record, and an open after it began its ownership there.
+            // record, and an open after it began its generation there.
             let segment = if start == self.last.0.start { self.last.0 } else { segment };
             Ok(with_prefix(segment, &records))
         })?;
@@ -214,7 +214,7 @@ fn is_one_line(
         return Ok(theirs.starts_with(whole));
     }
     // Without a record, the last segment says nothing of the pages: an open after the backup has begun its
-    // ownership in its place. The one before has the newest record, unless the archive begins here.
+    // generation in its place. The one before has the newest record, unless the archive begins here.
     if let Some(&before) = before {
         let mine = log.read(before).map_err(copy::at(&log.path(before)))?;
         match archive::read(archive, before) {

@@ -127,7 +127,7 @@ async fn the_log_of_this_version_is_as_the_document_says() {
     let first = std::fs::read(log.join("0000000000000040.log")).unwrap();
     let word = |at: usize| u64::from_le_bytes(first[at..at + 8].try_into().unwrap());
     assert_eq!((&first[..8], word(16)), (&b"PTLOG\0\0\x02"[..], 64));
-    // The ownership of the store's first open, and that there was none before.
+    // The generation of the store's first open, and that there was none before.
     assert_eq!((&first[32..40], word(40) >> 32, word(48)), (&b"PTGEN\0\0\x01"[..], 1, 0));
     let length = u64::from(u32::from_le_bytes(first[60..64].try_into().unwrap()));
     assert_eq!((word(68), first[76], first[77]), (64 + length, 1 | 0x80, 3), "LSN, kind, pages");

@@ -137,7 +137,7 @@ async fn an_older_copy_of_the_log_is_refused_after_a_close_and_after_a_crash() {
         fs::rename(dir.join("log"), dir.join("newer")).unwrap();
         fs::rename(older, dir.join("log")).unwrap();
         let unfit = refused(dir, builder(dir)).await;
-        // After the crash the copy reaches as far as recorded, but lacks the last ownership.
+        // After the crash the copy reaches as far as recorded, but lacks the last generation.
         let expected = matches!(unfit, UnfitLog::Short { .. } | UnfitLog::OtherCopy { .. });
         assert!(expected, "{unfit:?}");
         // The right log is put back.
@@ -425,7 +425,7 @@ async fn a_log_that_has_lost_the_record_of_a_free_is_refused() {
     change.write(part, 8, &[2; 8]);
     db.commit(change).await.unwrap();
     let newest = segments(&dir.join("log")).pop().unwrap();
-    // Behind the headers of file and ownership.
+    // Behind the headers of file and generation.
     let before = 60 + db.wal().end().0 - db.wal().segment_starts().last().unwrap();
     let mut change = db.begin::<PageMut<'_>>().await.unwrap();
     change.free(page);

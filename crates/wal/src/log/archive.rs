@@ -267,7 +267,7 @@ impl Archive {
     }
 
     /// Checks that what the archive has is of this log, and that the log goes on where the archive ends;
-    /// returns up to where it is durable. The newest segment identifies the timeline: it names the ownership
+    /// returns up to where it is durable. The newest segment identifies the timeline: it names the generation
     /// under which it was written.
     fn compare(
         &self,

@@ -16,7 +16,7 @@
 //! everything before it is durable. Such a record behind an unsound one proves that durable bytes have
 //! changed.
 //!
-//! **Generations.** A segment says under which ownership it was written, and under which one the store was
+//! **Generations.** A segment says under which generation it was written, and under which one the store was
 //! before. Copies of a store share the log's identity; from their first open on they differ in this.
 //!
 //! **The reserve** is room for one segment that a full disk does not take away. Only records that give room
@@ -43,9 +43,9 @@ const PREFIX_BYTES: usize = 28;
 pub(crate) struct Segment {
     /// The position of its first record.
     pub(crate) start: u64,
-    /// The ownership under which it was created; 0: by none, or by an earlier version.
+    /// The generation under which it was created; 0: by none, or by an earlier version.
     pub(crate) generation: u64,
-    /// The ownership that the store had recorded then.
+    /// The generation that the store had recorded then.
     pub(crate) previous: u64,
     /// Whether it has no record. Known of what an open found.
     pub(crate) is_empty: bool,
@@ -56,7 +56,7 @@ pub(crate) struct Segment {
 enum How {
     /// Records need it.
     Needed,
-    /// An ownership begins with it.
+    /// A generation begins with it.
     Begun,
     /// In the reserve.
     Reserved,
@@ -180,7 +180,7 @@ impl Segments {
         self.found = Some(Vec::new());
     }
 
-    /// Begins an ownership: the records from `end` on, where the log ends, go to a segment of this
+    /// Begins a generation: the records from `end` on, where the log ends, go to a segment of this
     /// generation. `previous` is what the store has recorded. Returns the generation that the log has
     /// now: the one before, if the medium is full. Such a log continues as it was, since a full disk must not
     /// prevent an open.
@@ -362,7 +362,7 @@ impl Segments {
     }
 
     /// The segments' starts, the newest first, each with the room that the log takes from there on. One that
-    /// ended early, for an archive or with an ownership, counts as a whole one: their number is limited, too.
+    /// ended early, for an archive or with a generation, counts as a whole one: their number is limited, too.
     fn rooms(&self, whole: u64) -> impl Iterator<Item = (u64, u64)> {
         let (mut room, mut next) = (0, None);
         self.segments.iter().rev().map(move |segment| {
@@ -432,7 +432,7 @@ impl Segments {
     /// with them its successor.)
     pub(crate) fn recovery_start(&self, lsn: u64, segment_bytes: u64) -> u64 {
         let end = self.segments.back().map_or(self.first, |last| last.start) + self.active_bytes;
-        // One that an ownership has begun, and that has no record yet, leaves the one before it as the last.
+        // One that a generation has begun, and that has no record yet, leaves the one before it as the last.
         let takes_no_more = self.active_bytes >= segment_bytes || self.active_bytes == 0;
         if lsn >= end && takes_no_more { end } else { self.holding(lsn) }
     }

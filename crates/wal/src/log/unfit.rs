@@ -36,9 +36,9 @@ pub enum UnfitLog {
     /// The log is of a copy of this store, or of the store before it was copied or restored.
     #[error("the log is of another copy of this store: put back the one that this store wrote last")]
     OtherCopy {
-        /// The ownership of the log's newest records.
+        /// The generation of the log's newest records.
         log: u64,
-        /// The ownership that the pages name.
+        /// The generation that the pages name.
         pages: u64,
     },
     /// The log ends before what the pages need of it.
@@ -158,9 +158,9 @@ fn fits_mark(log: &Log<'_>, mark: &LogMark) -> Result<(), UnfitLog> {
         return Err(UnfitLog::Gap { begins: Lsn(log.oldest), needed: mark.from });
     }
     // The segment with the recorded end. If it begins there, it may be one that an open has begun and that
-    // did not complete, which has no record, or that of the ownership after the backup from which the pages
-    // come. It names the ownership that the store had recorded, whose own segment it replaced if that had no
-    // record; or it replaced one that did, and the segment before it is of the recorded ownership.
+    // did not complete, which has no record, or that of the generation after the backup from which the pages
+    // come. It names the generation that the store had recorded, whose own segment it replaced if that had no
+    // record; or it replaced one that did, and the segment before it is of the recorded generation.
     let until = log.segments.partition_point(|segment| segment.start <= mark.end.0);
     let (known, later) = log.segments.split_at(until);
     let Some((at_end, before)) = known.split_last() else {
@@ -171,7 +171,7 @@ fn fits_mark(log: &Log<'_>, mark: &LogMark) -> Result<(), UnfitLog> {
         && (at_end.previous == mark.generation
             || before.last().is_some_and(|before| before.generation == mark.generation));
     let is_of_mark = |segment: &Segment| segment.generation == mark.generation;
-    // Records of a later ownership are those of another copy, or of the store when it was newer than this.
+    // Records of a later generation are those of another copy, or of the store when it was newer than this.
     let later = later.iter().find(|segment| !segment.is_empty && !is_of_mark(segment) && !mark.restored);
     let other = Some(at_end).filter(|at_end| !is_of_mark(at_end) && !follows).or(later);
     match other {
@@ -205,7 +205,7 @@ mod tests {
         let own = segment(64, 7, 3, false);
         for left in [
             vec![own],
-            // An ownership that was begun in the log and not recorded, once and twice.
+            // A generation that was begun in the log and not recorded, once and twice.
             vec![own, segment(600, 8, 7, true)],
             vec![own, segment(500, 8, 7, true)],
             vec![own, segment(500, 9, 8, true)],

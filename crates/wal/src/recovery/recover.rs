@@ -49,7 +49,7 @@ impl RecoverError {
 ///
 /// 1. Redoes the log: from the last position that the store recorded for a crash, or all of it if an SSD was
 ///    lost.
-/// 2. Begins this ownership of the store in the log, and lets the store record that.
+/// 2. Begins a generation of the log for this open, and lets the store record that.
 /// 3. Frees the pages whose records say so. If the store cannot free them at present, as on a full disk, the
 ///    next checkpoint retries.
 /// 4. Makes the restored pages durable and acknowledges the loss of the SSD, if there was one.
@@ -88,7 +88,7 @@ pub async fn recover(store: &Arc<PageStore>, wal: &Wal) -> Result<Recovered, Rec
         redone => redone?,
     };
     // After redo: should it find that the log has lost its end, the pages still take the one that has not.
-    // The log before the manifest: an ownership that the manifest names is in the log. What the log has of
+    // The log before the manifest: a generation that the manifest names is in the log. What the log has of
     // one that the manifest does not name has no record, and the next open ignores it (I45).
     if let Some(mark) = wal.begin().await? {
         store.record_log(mark).await?;

@@ -384,10 +384,10 @@ fn of_two_slots_with_one_segment_the_newer_one_goes_on() {
     assert!(open().list().unwrap().is_empty());
 }
 
-/// An ownership's segment is there, and making it durable fails for want of room: it would end the segment
+/// A generation's segment is there, and making it durable fails for want of room: it would end the segment
 /// that goes on.
 #[test]
-fn an_ownership_that_a_full_device_refuses_leaves_no_segment() {
+fn a_generation_that_a_full_device_refuses_leaves_no_segment() {
     let device = Arc::new(SimDevice::new("log", DEVICE_BYTES, 1, &SimPower::new()));
     let open = || DeviceMedia::open(Arc::clone(&device) as SharedDevice, SMALL.segment_bytes()).unwrap();
     let (mut segments, start, _) = Segments::open(Box::new(open()), FIRST_LSN).unwrap();

@@ -214,7 +214,7 @@ async fn a_fault_in_the_use_of_the_reserve_loses_no_free() {
     assert!(cases >= 20, "{cases} cases");
 }
 
-/// The log was of no ownership, so its store recorded nothing more of it: once shortened, it had a gap.
+/// The log was of no generation, so its store recorded nothing more of it: once shortened, it had a gap.
 #[tokio::test(start_paused = true)]
 async fn a_log_that_is_new_on_an_almost_full_disk_is_recorded_as_any() {
     let (disks, mut media) = (Disks::new(), SimMedia::new(1));

@@ -353,7 +353,7 @@ async fn a_backup_that_ends_with_an_empty_segment_takes_no_other_line() {
             db.backup(&chain, BackupOptions::new()).await.unwrap();
         }
         db.shutdown().await.unwrap();
-        // While there are handles of the former one. Its ownership begins in the place of the empty segment.
+        // While there are handles of the former one. Its generation begins in the place of the empty segment.
         let db = open(&dir, Some(&archive)).await.unwrap();
         world.put(&db, page, n + 8).await;
         db.wal().archive_now().await.unwrap();

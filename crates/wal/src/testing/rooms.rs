@@ -1,4 +1,4 @@
-//! The room of the log's files: a segment that ends early, for an ownership or an archive, gives
+//! The room of the log's files: a segment that ends early, for a generation or an archive, gives
 //! back what its records do not take.
 //!
 //! The schedules that this is against, and that it must not add:
@@ -49,7 +49,7 @@ fn room(files: &SimFiles) -> (u64, u64) {
     (segments.count() as u64, names.iter().map(room).sum())
 }
 
-/// One process: an ownership, a record, the segment's end, another record. Returns the log's durable end.
+/// One process: a generation, a record, the segment's end, another record. Returns the log's durable end.
 fn live(files: &SimFiles, generation: u64, durable: &mut u64) -> Result<(), WalError> {
     let (mut segments, _, mut end) = Segments::open(media(files)?, FIRST_LSN)?;
     segments.begin(end, (generation, generation - 1), SEGMENT)?;

@@ -318,9 +318,9 @@ async fn a_commit_is_kept_until_it_is_durable_that_it_was_applied() {
     assert!(is_set || db.recovered().commits.contains_key(&commit));
 }
 
-/// The store had recorded the first ownership; the log had only the second one, which nothing named.
+/// The store had recorded the first generation; the log had only the second one, which nothing named.
 #[tokio::test(start_paused = true)]
-async fn a_recovery_that_is_repeated_begins_no_second_ownership() {
+async fn a_recovery_that_is_repeated_begins_no_second_generation() {
     let (disks, media) = (Disks::new(), SimMedia::new(1));
     let db = disks.open(&media).await;
     let space = pages(&db, 3).await;

@@ -1,4 +1,4 @@
-//! Whose log it is: the store checks the log that it opens with, begins an ownership in it, and records how
+//! Whose log it is: the store checks the log that it opens with, begins a generation in it, and records how
 //! far it needs it (`docs/recovery.md`, I45).
 
 use super::{Shared, Wal};
@@ -32,7 +32,7 @@ impl Wal {
         self.0.run(Shared::make_found_durable).await
     }
 
-    /// Begins the store's present ownership in the log: what is appended from now on belongs to it. Returns
+    /// Begins the store's present generation in the log: what is appended from now on belongs to it. Returns
     /// what the store is to record before that.
     pub(crate) async fn begin(&self) -> Result<Option<LogMark>, WalError> {
         self.0.run(Shared::begin).await
@@ -129,7 +129,7 @@ impl Shared {
             }
         }
         self.owned.store(false, Ordering::Release);
-        let awaits = needs.ownership > 0 && self.id != 0 && !needs.reads_only;
+        let awaits = needs.epoch > 0 && self.id != 0 && !needs.reads_only;
         self.awaits_recovery.store(awaits, Ordering::Release);
         let from = needs.recorded.map_or(0, |mark| mark.from.0).min(output.reached);
         let oldest = self.oldest.load(Ordering::Acquire);
@@ -180,11 +180,11 @@ impl Shared {
                 self.mark_at(self.durable.load(Ordering::Acquire), self.from.load(Ordering::Acquire)),
             ));
         }
-        // What an engine appended before is of no ownership, and may have no successor.
+        // What an engine appended before is of no generation, and may have no successor.
         self.write_out(true)?;
         let mut output = self.output.lock();
         let drawn = RandomState::new().build_hasher().finish() as u32;
-        let generation = u64::from(needs.ownership) << 32 | u64::from(drawn);
+        let generation = u64::from(needs.epoch) << 32 | u64::from(drawn);
         let previous = needs.recorded.map_or(0, |mark| mark.generation);
         let end = output.reached;
         let segment_bytes = self.options.segment_bytes();
