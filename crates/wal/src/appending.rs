@@ -85,8 +85,8 @@ impl Blocks {
             let direct = || pwritev2(real, &[IoSlice::new(blocks)], at, ReadWriteFlags::DSYNC);
             match (end <= self.len).then(direct) {
                 Some(Ok(written)) if written == blocks.len() => return Ok(()),
-                // The file grows from now on; or a part was written, or the file system or the kernel does not
-                // take this: all of it (again), the usual way.
+                // Where the file grows, after a part was written, or if the file system or the kernel does
+                // not take this: all of it, the usual way, and so from now on.
                 None | Some(Ok(_) | Err(Errno::INTR | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS)) => {
                     self.is_direct = false;
                     fcntl_setfl(real, OFlags::empty())?;

@@ -158,8 +158,8 @@ async fn a_backup_removed_without_its_log_is_missed() {
 #[tokio::test]
 async fn a_purge_removes_the_logs_of_what_it_purges() {
     let world = World::with(5).await;
-    // What an interrupted purge left, whose log was opened where it is, and an interrupted copy; and what is no
-    // copy of a log.
+    // What an interrupted purge left, whose log was opened where it is, and an interrupted copy; and what is
+    // no copy of a log.
     fs::remove_file(world.path("000002.backup")).unwrap();
     fs::write(world.path("log-000002/spare-0123456789abcdef-1"), "").unwrap();
     fs::rename(world.path("log-000004"), world.path("log-000004.partial")).unwrap();
