@@ -36,8 +36,8 @@ pub struct Completion {
 /// A block device or a file used as one: positioned vectored I/O of aligned buffers.
 ///
 /// Offsets, and the address and length of every buffer, must be multiples of [`Device::alignment`]; the
-/// device refuses others with [`DeviceErrorKind::Misaligned`] before they reach the kernel. A call that starts
-/// an operation must not wait for another device's: it may not have reached the kernel yet.
+/// device refuses others with [`DeviceErrorKind::Misaligned`] before they reach the kernel. A call that
+/// starts an operation must not wait for another device's, which may not have reached the kernel yet.
 pub trait Device: Send + Sync + std::fmt::Debug + 'static {
     /// Reads from `offset` on into `bufs`. The device continues short transfers; an end of file inside the
     /// range is [`DeviceErrorKind::UnexpectedEof`].

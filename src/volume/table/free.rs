@@ -117,7 +117,7 @@ impl Volume {
             let _ = s.free.insert(first, count);
             let _ = s.leaving.insert(first, count);
         }
-        // Whichever call frees a page whose free was pending, no later `sync` may free the number's next life.
+        // Whichever call makes a pending free, no later `sync` may free the number's next life.
         if !s.pending_frees.is_empty() {
             let before = s.pending_frees.len();
             for no in pages.numbers() {

@@ -64,7 +64,7 @@ impl<T: Tier> Pool<T> {
         missing: Vec<PageId>,
     ) -> Result<Vec<PageRef<'_, T>>, PoolError> {
         let inner = &self.inner;
-        // Before it waits for anybody's guard: without the claim no page is served.
+        // Before any wait for a guard: without the claim the pool serves no page.
         inner.here()?;
         let once = |mut pages: Vec<PageId>| {
             pages.sort_unstable();

@@ -206,7 +206,7 @@ impl Core {
     }
 
     fn fetched(self: &Arc<Self>, page: PageId, buf: IoBuf, from: Location, access: Access) -> Fetched {
-        // Without slots the SSD's policy has nothing to decide, and the page no copy, whatever it was read from.
+        // Without slots the SSD's policy has nothing to decide, and the page has no copy by now.
         if !self.has_slots() {
             return Fetched { buf, result: Ok(Location::Hdd) };
         }
