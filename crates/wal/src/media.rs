@@ -209,7 +209,7 @@ const SPARE: &str = "spare-";
 const SPARES_MAX: usize = 2;
 /// The zeroes that are written to a spare if there is none: an open waits for that.
 const ZEROED_BYTES_MAX: u64 = 4 << 20;
-const ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 /// A segment that is being written, or was removed.
 const ASIDE: &str = "next.tmp";
 /// Locked while the log is open.
