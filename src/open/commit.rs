@@ -9,9 +9,7 @@
 //!    SSD.
 //! 4. Record the number on the HDD, then on the SSD, and flush each. The flush also makes durable what a
 //!    killed process left readable.
-//! 5. Begin the ownership in the embedder's log.
-//! 6. Save the manifest: the devices and the log have recorded the open. Nothing else is written before
-//!    this.
+//! 5. Save the manifest: the devices have recorded the open. Nothing else is written before this.
 
 use super::check::PreparedSsd;
 use crate::config::calibrate::calibrate;

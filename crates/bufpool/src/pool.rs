@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
-/// Latches a page: the future of [`Pool::get`] and [`Pool::get_mut`]. Inlined, while the compiler calls the
-/// poll of an asynchronous function; small, because what waits is boxed.
+/// Latches a page: the future of [`Pool::get`] and [`Pool::get_mut`]. Its poll is inlined, while that of
+/// an asynchronous function would be called; the future is small, because the part that waits is boxed.
 #[must_use = "futures do nothing unless they are awaited"]
 pub struct Latching<'a, T: Tier, const EXCLUSIVE: bool> {
     inner: &'a Arc<PoolInner<T>>,

@@ -129,8 +129,8 @@ pub trait Device: Send + Sync + std::fmt::Debug + 'static {
     }
 
     /// From now on each such buffer is written whole, or its write fails with [`DeviceErrorKind::NotWhole`],
-    /// except in writes of the classes [`IoClass::Meta`] and [`IoClass::Ring`]; 0: any write may be torn
-    /// again. Default: nothing changes, for a device to which all writes are alike.
+    /// except in writes of the classes [`IoClass::Meta`] and [`IoClass::Ring`]. With 0, any write may be torn
+    /// again. Default: nothing changes, for a device that treats all writes alike.
     fn keep_whole(&self, _bytes: usize) {}
 
     /// The backend's name for reports: `uring`, `threads`, `emulated`, `sim`, `memory`.

@@ -19,10 +19,10 @@ pub(crate) struct Appending {
     file: Box<dyn DirFile>,
     /// Where the next record goes.
     end: u64,
-    /// Room was asked for. What an open has found or created gets it with the first record from then on: an
-    /// generation leaves that segment behind before.
+    /// Whether room was asked for. A segment that an open found or created asks for it with its first
+    /// record from then on, since a generation leaves such a segment behind before that.
     has_room: bool,
-    /// Of a file that was written before.
+    /// Present if the file was written before.
     blocks: Option<Blocks>,
 }
 
@@ -85,8 +85,8 @@ impl Blocks {
             let direct = || pwritev2(real, &[IoSlice::new(blocks)], at, ReadWriteFlags::DSYNC);
             match (end <= self.len).then(direct) {
                 Some(Ok(written)) if written == blocks.len() => return Ok(()),
-                // Where the file grows, after a part was written, or if the file system or the kernel does
-                // not take this: all of it, the usual way, and so from now on.
+                // If the file grows, only a part was written, or the file system or the kernel does not
+                // support this: write all of it the usual way, now and from now on.
                 None | Some(Ok(_) | Err(Errno::INTR | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS)) => {
                     self.is_direct = false;
                     fcntl_setfl(real, OFlags::empty())?;

@@ -7,8 +7,8 @@
 //! the others, not by what lies beside them.
 //!
 //! **Spares** are files that a segment takes over and writes over, which costs less (see `appending.rs`): a
-//! segment that was removed, or zeroes. A record has its position under its checksum, and in a later segment
-//! the same offset is another one, so old records are unsound: `docs/recovery.md` has the schedules (I47).
+//! segment that was removed, or zeroes. A record's checksum covers its position, and in a later segment the
+//! same offset is another position, so old records are unsound: `docs/recovery.md` has the schedules (I47).
 
 use crate::appending::{Appending, BLOCK};
 use pagetier_devio::Owner;
@@ -239,11 +239,11 @@ pub struct FileMedia {
 
 #[derive(Debug, Default)]
 struct Spares {
-    /// Of this opening: a former owner that wakes up and renames its spare must not find this one's.
+    /// Drawn by this opening: a former owner that wakes up and renames its spare must not hit one of ours.
     drawn: u64,
-    /// The names that were given.
+    /// The number of names given so far.
     named: u64,
-    /// Their names, and where the segment began that each was; 0: it has zeroes.
+    /// Each spare's name, and the start of the segment that it was; 0: it has zeroes.
     files: Vec<(String, u64)>,
     /// The start of the first segment that this opening created since an append failed, which may have left a
     /// bad block behind: earlier ones never become spares.
@@ -387,8 +387,8 @@ impl FileMedia {
             }
         };
         file.sync()?;
-        // If its name were not durable, a power cut could show its next contents under that of the segment
-        // that it was.
+        // If its name were not durable, a power cut could show its next contents under the name of the
+        // segment that it was.
         self.dir.sync()?;
         self.reserve_room = room;
         Ok(())
@@ -408,7 +408,8 @@ impl FileMedia {
         }
         file.write_at(0, &whole)?;
         let had = file.stat()?;
-        // Only then: it would take away the room beyond the end. A full disk gives back what it was at most.
+        // Only if it is longer: a cut also takes away the room beyond the end. A full disk gives back at most
+        // the room that the file had.
         if had.len > end as u64 && !is_spare {
             file.set_len(end as u64)?;
             let _ = file.allocate(had.allocated.min(self.reserve_bytes));
@@ -510,7 +511,7 @@ impl Media for FileMedia {
         self.owner.check()?;
         self.made.clear();
         self.spares = Spares { drawn: drawn_id(), ..Spares::default() };
-        // They may have records that end where this opening's will, and a former owner may write to them.
+        // Old spares may have records that end where this opening's will, and a former owner may write there.
         let names = self.dir.names()?;
         let found = names.iter().filter(|name| is_spare(name));
         found.for_each(|spare| drop(self.dir.remove(Path::new(spare))));

@@ -193,8 +193,8 @@ impl Line {
             let from = all.next().map_or(From::Archive, |(from, _)| from);
             let (segment, mut records, _) = self.read((from, start))?;
             records.truncate((end - start) as usize);
-            // By which the pages know their log. The archive's is another one if that of the backup had no
-            // record, and an open after it began its generation there.
+            // The pages know their log by this segment. The archive's is another one if the backup's had no
+            // record, and an open after the backup began its generation there.
             let segment = if start == self.last.0.start { self.last.0 } else { segment };
             Ok(with_prefix(segment, &records))
         })?;

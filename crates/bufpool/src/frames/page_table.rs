@@ -124,8 +124,8 @@ impl Table {
         (head != NONE).then_some(head as usize)
     }
 
-    /// As [`Table::find`], in the page's bucket, with the frame's metadata. The page may be missed in a
-    /// bucket from before the table grew.
+    /// As [`Table::find`], in the page's `bucket`; also returns the frame's metadata. May miss the page if
+    /// the bucket was computed before the table grew.
     #[inline]
     pub(crate) fn walk<'f>(
         &self,

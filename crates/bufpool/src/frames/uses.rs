@@ -30,9 +30,9 @@ pub(crate) struct Uses(AtomicU32);
 /// Which uses the policy wants to hear of, and the present period. Changes under the policy's lock.
 #[derive(Debug)]
 pub(crate) struct Periods {
-    /// The lowest bits are those of a page of which the policy has just seen enough in this period; from bit
-    /// 16 on, how many values from there on say so, too. The period is counted modulo 256: a page that was
-    /// last used exactly so long ago may be taken for one that was just used, and lose a use.
+    /// The lowest bits are those of a page of which the policy has just seen enough in this period; the
+    /// bits from 16 on count the values from there on that mean the same. The period is counted modulo 256: a
+    /// page last used exactly that long ago may be taken for one that was just used, and lose a use.
     enough: std::sync::atomic::AtomicU32,
 }
 

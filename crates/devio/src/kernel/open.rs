@@ -270,8 +270,8 @@ fn whole_units(fd: &OwnedFd) -> Option<(usize, usize)> {
     units_offered(units.map(|unit| unit as usize), on_xfs)
 }
 
-/// Of the smallest unit, the largest, and the largest that costs no more than another write (0: not stated),
-/// those that are offered.
+/// The smallest and the largest unit to offer, given the smallest, the largest, and the largest that costs no
+/// more than an ordinary write (0: not stated).
 fn units_offered([min, max, optimal]: [usize; 3], on_xfs: bool) -> Option<(usize, usize)> {
     // Above the optimum xfs writes to other blocks and exchanges them, which costs more than a ring, and
     // needs room on a full disk. Where it states none, the disk keeps nothing whole.

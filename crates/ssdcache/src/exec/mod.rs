@@ -143,9 +143,9 @@ pub(crate) struct Core {
     pub(crate) page_size: PageSize,
     pub(crate) homes: Arc<dyn Homes>,
     pub(crate) hdd: SharedDevice,
-    /// It keeps pages whole, so that no ring is used. Changes only in [`crate::exec::life::quiet::Quiet`].
+    /// The HDD keeps pages whole, so no ring is used. Changes only in [`crate::exec::life::quiet::Quiet`].
     pub(crate) whole: AtomicBool,
-    /// It has refused to: the ring is to be used.
+    /// The HDD has refused to: the ring must be put into use.
     pub(crate) refused_whole: AtomicBool,
     /// The claim to it.
     pub(crate) claim: Claim,

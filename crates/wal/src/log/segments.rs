@@ -16,8 +16,8 @@
 //! everything before it is durable. Such a record behind an unsound one proves that durable bytes have
 //! changed.
 //!
-//! **Generations.** A segment says under which generation it was written, and under which one the store was
-//! before. Copies of a store share the log's identity; from their first open on they differ in this.
+//! **Generations.** A segment names its generation, and the one that the store had recorded before. Copies of
+//! a store share the log's identity; from their first open on, their generations differ.
 //!
 //! **The reserve** is room for one segment that a full disk does not take away. Only records that give room
 //! back go there: those of frees, and what a checkpoint needs in order to write pages and remove segments.

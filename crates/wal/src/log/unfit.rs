@@ -157,10 +157,10 @@ fn fits_mark(log: &Log<'_>, mark: &LogMark) -> Result<(), UnfitLog> {
     if log.oldest > mark.from.0 {
         return Err(UnfitLog::Gap { begins: Lsn(log.oldest), needed: mark.from });
     }
-    // The segment with the recorded end. If it begins there, it may be one that an open has begun and that
-    // did not complete, which has no record, or that of the generation after the backup from which the pages
-    // come. It names the generation that the store had recorded, whose own segment it replaced if that had no
-    // record; or it replaced one that did, and the segment before it is of the recorded generation.
+    // The segment with the recorded end. If it begins there, it may be one that an incomplete open began,
+    // which has no record, or that of the generation after the backup from which the pages come. It names the
+    // generation that the store had recorded, whose own segment it replaced if that had no record; or it
+    // replaced one that did, and the segment before it is of the recorded generation.
     let until = log.segments.partition_point(|segment| segment.start <= mark.end.0);
     let (known, later) = log.segments.split_at(until);
     let Some((at_end, before)) = known.split_last() else {

@@ -88,8 +88,8 @@ pub async fn recover(store: &Arc<PageStore>, wal: &Wal) -> Result<Recovered, Rec
         redone => redone?,
     };
     // After redo: should it find that the log has lost its end, the pages still take the one that has not.
-    // The log before the manifest: a generation that the manifest names is in the log. What the log has of
-    // one that the manifest does not name has no record, and the next open ignores it (I45).
+    // The log before the manifest, so that a generation that the manifest names is in the log. One that the
+    // manifest does not name has no record in the log, and the next open ignores it (I45).
     if let Some(mark) = wal.begin().await? {
         store.record_log(mark).await?;
     }

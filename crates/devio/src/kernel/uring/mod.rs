@@ -57,8 +57,8 @@ thread_local! {
     static HELD: RefCell<Option<Vec<Arc<UringCore>>>> = const { RefCell::new(None) };
 }
 
-/// Starts operations by `start`. When it returns, the kernel takes those on a ring with one call, and the
-/// block layer sees them together. `start` must not block until one of them ends.
+/// Runs `start`, which starts operations. When it returns, one call passes those on a ring to the kernel, and
+/// the block layer sees them together. `start` must not block until one of them ends.
 pub fn together<T>(start: impl FnOnce() -> T) -> T {
     /// Submits when it is dropped, so also if `start` panics.
     struct Submit;

@@ -215,7 +215,7 @@ impl Run<'_> {
             let (seen, end) = check(&db, &mut model, floor, false).await?;
             let (pages, mut moments) = (seen.pages, watch.take());
             if again {
-                // A crash right after the open, too: the log has an ownership without a record.
+                // A crash right after the open, too: the log has a generation without a record.
                 seen.settle(&mut model, end);
                 *watch.model.lock() = model;
                 watch.set(Rate::NEVER, false);

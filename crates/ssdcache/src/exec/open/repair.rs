@@ -146,8 +146,8 @@ impl Reader<'_> {
         Ok(!self.check(buf.as_slice(), page, None).is_err_and(unsound))
     }
 
-    /// Whether the HDD keeps pages whole. What a recovery writes has an image in a slot or the ring wherever
-    /// there is a ring, so it does not ask for that before its end.
+    /// Whether the HDD keeps pages whole. If there is a ring, each home that a recovery writes has an image
+    /// in a slot or in the ring, so the recovery does not ask for whole writes before its end.
     pub(super) fn keep_whole(&self) -> bool {
         let OpenParams { hdd, layout, .. } = self.params;
         let bytes = layout.page_size.bytes();
