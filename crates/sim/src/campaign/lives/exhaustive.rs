@@ -302,6 +302,6 @@ mod tests {
         let all: std::collections::BTreeSet<String> =
             (0..workloads(2)).map(|i| format!("{:?}", workload(i))).collect();
         assert_eq!(all.len() as u64, workloads(2));
-        assert_eq!((workloads(3), Base::cases(2)), (1110, 660));
+        assert_eq!((workloads(3), Base::cases(2)), (1110, 770));
     }
 }
