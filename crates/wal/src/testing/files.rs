@@ -1,5 +1,6 @@
 //! The log's files on a file system that loses what was not synced, and under other names.
 
+use super::sim::{Gate, SimMedia};
 use super::{LIMITS, SMALL, append_and_flush, bodies, segments};
 use crate::copy::copy;
 use crate::{FileMedia, LoggedStore, Media, Wal, WalError, copy_log};
@@ -266,12 +267,15 @@ async fn a_copy_has_the_records_that_no_call_has_flushed() {
 #[tokio::test]
 async fn a_copy_has_the_log_as_it_was_when_it_began() {
     let dir = pagetier_testing::scratch();
-    let wal = super::in_use(Box::new(FileMedia::open(&dir.path().join("log")).unwrap()), SMALL).unwrap();
+    let writes = Gate::default();
+    let wal = super::in_use(Box::new(SimMedia::new(1).behind(&writes)), SMALL).unwrap();
     append_and_flush(&wal, b"one").await;
     wal.append_commit(b"two").unwrap();
     let to = dir.path().join("copy");
     let mut copying = std::pin::pin!(wal.copy_to(&to));
+    writes.set(true);
     assert!(futures_util::poll!(copying.as_mut()).is_pending());
+    writes.set(false);
     for _ in 0..8 {
         append_and_flush(&wal, &[7; 40_000]).await;
     }
