@@ -24,7 +24,8 @@ const CAPACITY: u64 = 16 << 20;
 
 fn main() {
     let (commits, rounds) = Length::selected().pick((200, 1), (8_000, 3), (20_000, 5));
-    let below = std::env::var_os("PAGETIER_HDD").map_or_else(|| env!("CARGO_TARGET_TMPDIR").into(), PathBuf::from);
+    let below =
+        std::env::var_os("PAGETIER_HDD").map_or_else(|| env!("CARGO_TARGET_TMPDIR").into(), PathBuf::from);
     let dir = tempfile::tempdir_in(below).expect("a folder for the log");
     println!("Times of a commit in us; medians of {rounds} rounds of {commits} commits.\n");
     println!("| what | median | 90th percentile | commits/s |\n| --- | --- | --- | --- |");
