@@ -142,8 +142,12 @@ async fn errors_though_synced() -> usize {
         for no in written.clone() {
             fixture.tier.dirtied(page(no), 1);
         }
-        for other in written.end..written.end + 3 {
+        // The slots that were never used come first.
+        for other in written.end..written.end + 8 {
             let _ = fixture.tier.evicted(page(other), 1, image(other, 2).as_slice());
+            if other < written.end + 5 {
+                sleep(Duration::from_millis(1)).await;
+            }
         }
         for _ in 0..polls {
             tokio::task::yield_now().await;
