@@ -38,8 +38,7 @@ macro_rules! option_table {
             /// promised then:** anything about a home page that a crash tears, and the latest home writes if
             /// a flush of the HDD fails and the process is killed. An HDD that [writes pages
             /// whole](crate::device::Device::writes_whole) needs no images: the ring rests then, whatever its
-            /// size, and pages do not tear without one either. The latest home writes are then promised no
-            /// more than without a ring. Default: 256, fewer on a small SSD.
+            /// size, and pages do not tear without one either. Default: 256, fewer on a small SSD.
             ring_pages(u32): Option<u32> = None;
             /// The store's memory budget in bytes: pages, their metadata, staging copies, the SSD's tables
             /// and outqueue. The smallest pool has 16 frames ([`pool_bytes_for`](crate::pool_bytes_for));

@@ -68,8 +68,8 @@ pub struct ManifestInspection {
     pub ssd: Option<String>,
     /// Pages listed as lost with SSDs that were given up.
     pub lost_pages: u64,
-    /// Whether a flush failed, so that some writes may not be durable: the next open repeats them. `verify`
-    /// does not change this.
+    /// Whether a flush failed, or a recovery was interrupted, so that some writes may not be durable: the next
+    /// open repeats them. `verify` does not change this.
     pub unverified: bool,
     /// The extents of the HDD up to the volume's end, those that no space has included.
     pub extents: u64,
@@ -297,13 +297,14 @@ impl Builder {
         // Unless it cannot be read, which says nothing about the ring.
         let is_sound = |ssd: &SsdInspection| ssd.superblock.state == SuperblockState::Sound;
         let ringed = |ssd: &SsdInspection| !is_sound(ssd) || ssd.ring_pages > 0;
-        let home_writes = match ssd.as_ref().map_or(true, ringed) {
+        let has_ring = ssd.as_ref().map_or(true, ringed);
+        let home_writes = match has_ring {
             _ if writes_whole => HomeWrites::Whole,
             true => HomeWrites::Ringed,
             false => HomeWrites::InPlace,
         };
         let mut not_promised =
-            caveats::of_store(home_writes, manifest.ssd.is_some(), config.is_on_other_file_system());
+            caveats::of_store(has_ring, manifest.ssd.is_some(), config.is_on_other_file_system());
         not_promised.extend(caveats::of_system());
         Ok(Inspection { manifest: manifest_of(&manifest), hdd, ssd, home_writes, not_promised })
     }
@@ -520,7 +521,8 @@ impl Display for Inspection {
             writeln!(f, "          LISTS {} PAGES AS LOST with an SSD that was given up", m.lost_pages)?;
         }
         if m.unverified {
-            writeln!(f, "          a flush failed: the next open writes again what may not be durable")?;
+            let why = "a flush failed, or a recovery did not end";
+            writeln!(f, "          {why}: the next open writes again what may not be durable")?;
         }
         let (used, free) = (m.extents, m.extents_free);
         writeln!(f, "          {used} extents of {EXTENT_PAGES} pages, {free} of them free")?;

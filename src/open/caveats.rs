@@ -4,7 +4,7 @@
 use super::file_system;
 use crate::config::frozen::Config;
 use crate::store::shared::Shared;
-use pagetier_ssdcache::{HomeWrites, SsdMode};
+use pagetier_ssdcache::SsdMode;
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 use std::fmt;
@@ -20,11 +20,8 @@ const FILES_MIN: u64 = 256;
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Caveat {
-    /// There is no doublewrite ring ([`ring_pages(0)`](crate::Builder::ring_pages)), and the HDD does not say
-    /// that it writes pages whole.
+    /// There is no doublewrite ring ([`ring_pages(0)`](crate::Builder::ring_pages)).
     NoRing,
-    /// The HDD writes pages whole, and no image of them is kept.
-    WholeHomes,
     /// The SSD may hold the only copy of a page's newest version ([`SsdMode::WriteBack`]).
     SsdAlone,
     /// A file system is not supported.
@@ -44,7 +41,6 @@ impl Caveat {
     pub(super) fn code(self) -> &'static str {
         match self {
             Self::NoRing => "no-ring",
-            Self::WholeHomes => "whole-homes",
             Self::SsdAlone => "ssd-alone",
             Self::FileSystem => "file-system",
             Self::Kernel => "kernel",
@@ -59,13 +55,9 @@ impl fmt::Display for Caveat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoRing => {
-                "no doublewrite ring: a page that a crash tears on the HDD stays torn, unless the engine's log \
-                 has a whole image of it"
-            }
-            Self::WholeHomes => {
-                "the HDD writes pages whole, so none has an image in a ring: if a flush of the HDD fails, and \
-                 the process is killed before that is recorded, pages may go back to their last sync after a \
-                 later power cut"
+                "no doublewrite ring: a crash may tear pages on the HDD, unless that writes them whole, and a \
+                 failed flush followed by a kill and a power cut may take them back to their last sync; the \
+                 engine's log must have whole images of both"
             }
             Self::SsdAlone => {
                 "the loss of the SSD loses the versions that it alone holds, unless the engine's log reaches \
@@ -127,13 +119,9 @@ impl Config {
 }
 
 /// What the configuration of a store leaves unpromised.
-pub(crate) fn of_store(homes: HomeWrites, ssd_alone: bool, other_file_system: bool) -> Vec<Caveat> {
-    let found = [
-        (homes == HomeWrites::InPlace, Caveat::NoRing),
-        (homes == HomeWrites::Whole, Caveat::WholeHomes),
-        (ssd_alone, Caveat::SsdAlone),
-        (other_file_system, Caveat::FileSystem),
-    ];
+pub(crate) fn of_store(has_ring: bool, ssd_alone: bool, other_file_system: bool) -> Vec<Caveat> {
+    let found =
+        [(!has_ring, Caveat::NoRing), (ssd_alone, Caveat::SsdAlone), (other_file_system, Caveat::FileSystem)];
     found.into_iter().filter_map(|(found, caveat)| found.then_some(caveat)).collect()
 }
 
@@ -141,8 +129,7 @@ impl Shared {
     /// What this open does not promise, for the log: names with blanks between them.
     pub(super) fn not_promised(&self) -> String {
         let ssd_alone = self.tier.slots() > 0 && self.tier.mode() == SsdMode::WriteBack;
-        let homes = self.tier.stats().home_writes;
-        let mut all = of_store(homes, ssd_alone, self.config.is_on_other_file_system());
+        let mut all = of_store(self.tier.has_ring(), ssd_alone, self.config.is_on_other_file_system());
         all.extend(of_system());
         let names: Vec<&str> = all.into_iter().map(Caveat::code).collect();
         if names.is_empty() { "(nothing more than docs/RELIABILITY.md)".into() } else { names.join(" ") }
@@ -153,9 +140,8 @@ impl Shared {
 mod tests {
     use super::*;
 
-    const ALL: [Caveat; 8] = [
+    const ALL: [Caveat; 7] = [
         Caveat::NoRing,
-        Caveat::WholeHomes,
         Caveat::SsdAlone,
         Caveat::FileSystem,
         Caveat::Kernel,
@@ -174,9 +160,8 @@ mod tests {
         }
         let limited = judged("6.1", Some(64), Some(1 << 30), Some(1 << 34));
         assert_eq!(limited, [Caveat::FewFiles, Caveat::FileSize, Caveat::AddressSpace]);
-        assert_eq!(of_store(HomeWrites::Ringed, false, false), []);
-        assert_eq!(of_store(HomeWrites::Whole, false, false), [Caveat::WholeHomes]);
-        let all = of_store(HomeWrites::InPlace, true, true);
+        assert_eq!(of_store(true, false, false), []);
+        let all = of_store(false, true, true);
         assert_eq!(all, [Caveat::NoRing, Caveat::SsdAlone, Caveat::FileSystem]);
     }
 

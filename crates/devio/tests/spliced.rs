@@ -81,11 +81,14 @@ async fn a_flush_covers_both_and_its_error_names_the_device() {
     spliced.write(0, block(1), IoClass::Meta).await.result.expect("written");
     spliced.flush(IoClass::Meta).await.expect("flushed");
     assert_eq!((ssd.stats().flush.ops, hdd.stats().flush.ops), (2, 1));
-    spliced.write(2 * BLOCK, block(1), IoClass::Meta).await.result.expect("written");
+    spliced.write(2 * BLOCK, block(1), IoClass::Ring).await.result.expect("written");
     spliced.flush(IoClass::Meta).await.expect("flushed");
     assert_eq!((ssd.stats().flush.ops, hdd.stats().flush.ops), (3, 2));
+    spliced.write(2 * BLOCK, block(1), IoClass::Meta).await.result.expect("written");
+    spliced.flush(IoClass::Meta).await.expect("flushed");
+    assert_eq!((ssd.stats().flush.ops, hdd.stats().flush.ops), (4, 2));
     for device in [&ssd, &hdd] {
-        spliced.write(2 * BLOCK, block(1), IoClass::Meta).await.result.expect("written");
+        spliced.write(2 * BLOCK, block(1), IoClass::Ring).await.result.expect("written");
         device.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
         let error = spliced.flush(IoClass::Meta).await.expect_err("it fails");
         assert_eq!(&*error.device, device.name());

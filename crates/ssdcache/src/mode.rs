@@ -42,7 +42,7 @@ pub enum HomeWrites {
     /// The doublewrite ring, which has an image of each page first.
     #[default]
     Ringed,
-    /// The HDD, which writes each page whole: no ring is used.
+    /// The HDD, which writes each page whole: the ring has no images.
     Whole,
     /// Nothing: there is no ring, and the HDD may tear a page.
     InPlace,
@@ -52,7 +52,7 @@ impl std::fmt::Display for HomeWrites {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Ringed => "through the doublewrite ring",
-            Self::Whole => "whole, by the HDD: no ring is used",
+            Self::Whole => "whole, by the HDD",
             Self::InPlace => "in place, without a ring: a crash may tear pages",
         })
     }

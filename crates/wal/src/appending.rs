@@ -13,6 +13,8 @@ use std::io::{self, IoSlice};
 
 /// What a device takes as a whole.
 pub(crate) const BLOCK: usize = 4096;
+/// The largest buffer that is kept for the next record, in bytes.
+const KEPT_MAX: usize = 256 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Appending {
@@ -28,8 +30,9 @@ pub(crate) struct Appending {
 
 #[derive(Debug)]
 struct Blocks {
-    /// What the last block has.
-    last: Vec<u8>,
+    /// Begins with what the last block has, `used` bytes; for the next record.
+    buf: IoBuf,
+    used: usize,
     /// The file's length.
     len: u64,
     /// Writes go past the kernel's cache.
@@ -44,9 +47,12 @@ impl Appending {
     /// Appends to a file that has `len` bytes, all of them written before, and of which `whole` are the
     /// segment's.
     pub(crate) fn over(file: Box<dyn DirFile>, whole: &[u8], len: u64) -> Self {
-        let last = whole[whole.len() / BLOCK * BLOCK..].to_vec();
+        let last = &whole[whole.len() / BLOCK * BLOCK..];
+        let mut buf = IoBuf::zeroed(BLOCK);
+        buf.as_mut_slice()[..last.len()].copy_from_slice(last);
+        let used = last.len();
         let is_direct = file.as_file().is_some_and(|file| fcntl_setfl(file, OFlags::DIRECT).is_ok());
-        let blocks = Some(Blocks { last, len, is_direct });
+        let blocks = Some(Blocks { buf, used, len, is_direct });
         Self { file, end: whole.len() as u64, has_room: true, blocks }
     }
 
@@ -56,12 +62,11 @@ impl Appending {
             let _ = self.file.allocate(room);
         }
         if let Some(blocks) = &mut self.blocks {
-            let used = blocks.last.len() + bytes.len();
-            let mut buf = IoBuf::zeroed(used.next_multiple_of(BLOCK));
-            buf.as_mut_slice()[..blocks.last.len()].copy_from_slice(&blocks.last);
-            buf.as_mut_slice()[blocks.last.len()..used].copy_from_slice(bytes);
-            blocks.write(&*self.file, self.end / BLOCK as u64 * BLOCK as u64, buf.as_slice())?;
-            blocks.last = buf.as_slice()[used / BLOCK * BLOCK..used].to_vec();
+            let used = blocks.used + bytes.len();
+            let filled = blocks.fill(bytes);
+            blocks.write(&*self.file, self.end / BLOCK as u64 * BLOCK as u64, filled)?;
+            // Not before the write has succeeded: the next one must have the same beginning.
+            blocks.keep_last(used);
         } else {
             self.file.write_at(self.end, bytes)?;
             self.file.sync_data()?;
@@ -77,8 +82,37 @@ impl Appending {
 }
 
 impl Blocks {
-    /// Writes whole blocks durably.
-    fn write(&mut self, file: &dyn DirFile, at: u64, blocks: &[u8]) -> io::Result<()> {
+    /// Puts `bytes` behind what the last block has, and zeroes behind them. Returns the length of the blocks.
+    fn fill(&mut self, bytes: &[u8]) -> usize {
+        let used = self.used + bytes.len();
+        let filled = used.next_multiple_of(BLOCK);
+        if self.buf.len() < filled {
+            let mut larger = IoBuf::zeroed(filled);
+            larger.as_mut_slice()[..self.used].copy_from_slice(&self.buf.as_slice()[..self.used]);
+            self.buf = larger;
+        }
+        let buf = &mut self.buf.as_mut_slice()[..filled];
+        buf[self.used..used].copy_from_slice(bytes);
+        buf[used..].fill(0);
+        filled
+    }
+
+    /// Keeps what the last block of `used` bytes has, but no memory for an unusually large record.
+    fn keep_last(&mut self, used: usize) {
+        let last = used / BLOCK * BLOCK..used;
+        self.used = last.len();
+        if self.buf.len() > KEPT_MAX {
+            let mut small = IoBuf::zeroed(BLOCK);
+            small.as_mut_slice()[..last.len()].copy_from_slice(&self.buf.as_slice()[last]);
+            self.buf = small;
+        } else {
+            self.buf.as_mut_slice().copy_within(last, 0);
+        }
+    }
+
+    /// Writes the first `filled` bytes durably.
+    fn write(&mut self, file: &dyn DirFile, at: u64, filled: usize) -> io::Result<()> {
+        let blocks = &self.buf.as_slice()[..filled];
         if let Some(real) = file.as_file().filter(|_| self.is_direct) {
             let end = at + blocks.len() as u64;
             check_file_bytes(end).map_err(io::Error::other)?;

@@ -1,7 +1,8 @@
 //! A device with a range of another in place of its own: an SSD whose doublewrite ring is on the HDD.
 //!
 //! A flush leaves the other device alone while nothing was written there through the window: it may be slow,
-//! or not answer at all, and most flushes are of the own device's writes alone.
+//! or not answer at all, and most flushes are of the own device's writes alone. Writes of class
+//! [`IoClass::Meta`] in the window do not count: nobody relies on a flush of them.
 
 use crate::device::IoBufs;
 use crate::duties::check::{Spot, refused, total_len};
@@ -111,13 +112,14 @@ impl Device for Spliced {
     }
 
     fn write(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
-        let is_own = self.own.is_some() && !self.window.range.contains(&offset);
-        if !is_own {
+        let in_window = self.window.range.contains(&offset);
+        let is_counted = self.own.is_none() || (in_window && class != IoClass::Meta);
+        if is_counted {
             self.changes.begun.fetch_add(1, Ordering::AcqRel);
         }
         let write =
             self.transfer(IoOp::Write, offset, bufs, |device, at, bufs| device.write(at, bufs, class));
-        if is_own {
+        if !is_counted {
             return write;
         }
         let changes = Arc::clone(&self.changes);

@@ -143,7 +143,7 @@ pub(crate) struct Core {
     pub(crate) page_size: PageSize,
     pub(crate) homes: Arc<dyn Homes>,
     pub(crate) hdd: SharedDevice,
-    /// The HDD keeps pages whole, so no ring is used. Changes only in [`crate::exec::life::quiet::Quiet`].
+    /// The HDD keeps pages whole, so the ring rests. Changes only in [`crate::exec::life::quiet::Quiet`].
     pub(crate) whole: AtomicBool,
     /// The HDD has refused to: the ring must be put into use.
     pub(crate) refused_whole: AtomicBool,

@@ -13,6 +13,9 @@
 //! A ring on the HDD ([`HomeBatches::ring_takes_all`]) backs homes beside the slots, which may be lost with
 //! the SSD. There, such a batch holds its places as a batch of the ring does, also once it is gone otherwise.
 //!
+//! A ring at rest ([`HomeBatches::ring_rests`]) backs nothing. A batch that would have images there takes one
+//! place for the list of its pages, until such a flush: killed before, the store must write them again (I14).
+//!
 //! A page that goes home first (`exec/write/write_first.rs`) passes through the same phases, but its records
 //! are written last. Until a batch is gone it may pin the journal (I7), and its pages may have to keep their
 //! copies ([`HomeBatches::must_keep_copy`]). No home write of a page begins before an earlier one has ended
@@ -47,6 +50,9 @@ use std::ops::Range;
 /// A flush is due at this many home writes that slots back. It bounds the number of homes that a recovery
 /// reads for them.
 const BACKED_MAX: usize = 128;
+/// The maximum number of pages that lists in the ring name. It bounds what a recovery writes again, and the
+/// room that their note takes in the manifest.
+const LISTED_MAX: usize = 1024;
 
 /// Names a batch. Later batches have larger ids.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -68,7 +74,8 @@ pub enum NoPlace {
 pub struct Places {
     /// Names the batch.
     pub id: BatchId,
-    /// The ring page of each page of the batch; empty if the ring does not back it.
+    /// The ring page of each page of the batch, or the one that lists them if the ring rests; empty if the
+    /// batch has none.
     pub ring: Vec<u32>,
     /// The sequence numbers of its journal blocks.
     pub journal: Range<JournalSeq>,
@@ -106,12 +113,13 @@ enum Phase {
 struct HomeBatch {
     id: BatchId,
     backing: Backing,
-    /// The pages and their versions, in the order of their ring places if the ring backs them.
+    /// The pages and their versions, in the order of their images if the ring has these.
     versions: Vec<(PageId, Stamp)>,
     /// Its places in the ring, numbered without wrap-around.
     ring: Range<u64>,
     journal: Range<JournalSeq>,
-    /// The stamps of its images in the ring are at least this. `None`: slots back it, which know of no floor.
+    /// The stamps of its images in the ring, or of its list, are at least this. `None`: slots back it, which
+    /// know of no floor.
     stamp_min: Option<Stamp>,
     /// For images in the ring: the HDD has every change older than this.
     lsn: Option<Lsn>,
@@ -186,6 +194,8 @@ pub struct HomeBatches {
     /// Pages that were discarded after their home writes failed.
     discarded: FxHashSet<PageId>,
     ring_pages: u32,
+    /// Whether the ring has lists of pages instead of images.
+    rests: bool,
     /// Whether the ring also backs home writes that slots back.
     ring_takes_all: bool,
     /// The places of the ring that are held, numbered without wrap-around.
@@ -204,9 +214,16 @@ impl HomeBatches {
         Self { ring_pages, ring, journal_blocks, journal, ..Self::default() }
     }
 
-    /// Puts a ring of `pages` pages into use. No home write is under way.
-    pub fn use_ring(&mut self, pages: u32) {
-        self.ring_pages = pages;
+    /// Whether the ring lists the pages that go home, since the HDD keeps them whole.
+    #[must_use]
+    pub fn ring_rests(mut self, rests: bool) -> Self {
+        self.rests = rests;
+        self
+    }
+
+    /// Puts the ring into use. No home write is under way, and none is unflushed.
+    pub fn use_ring(&mut self) {
+        self.rests = false;
     }
 
     /// Whether the ring has an image also of each page that a slot backs: it is on the HDD, and must suffice
@@ -320,7 +337,13 @@ impl HomeBatches {
     /// Whether a ring backs home writes.
     #[must_use]
     pub fn has_ring(&self) -> bool {
-        self.ring_pages > 0
+        self.ring_pages > 0 && !self.rests
+    }
+
+    /// Whether a place of the ring lists a batch.
+    #[must_use]
+    pub fn lists(&self, backing: Backing) -> bool {
+        self.ring_pages > 0 && self.rests && (backing == Backing::Ring || self.ring_takes_all)
     }
 
     fn blocks_of(&self, pages: usize) -> u64 {
@@ -329,11 +352,11 @@ impl HomeBatches {
 
     /// Whether the ring has images of a batch.
     fn takes_images(&self, backing: Backing) -> bool {
-        self.ring_pages > 0 && (backing == Backing::Ring || self.ring_takes_all)
+        self.has_ring() && (backing == Backing::Ring || self.ring_takes_all)
     }
 
-    fn images_of(&self, backing: Backing, pages: usize) -> u64 {
-        if self.takes_images(backing) { pages as u64 } else { 0 }
+    fn places_of(&self, backing: Backing, pages: usize) -> u64 {
+        if self.takes_images(backing) { pages as u64 } else { u64::from(self.lists(backing)) }
     }
 
     /// Checks that journal and ring have room for a batch of `pages` pages.
@@ -345,8 +368,12 @@ impl HomeBatches {
         if blocks > 0 && self.journal_used() + blocks > u64::from(self.journal_blocks) {
             return Err(NoPlace::Journal);
         }
-        let images = self.images_of(backing, pages);
-        if self.ring.end + images - self.ring.start > u64::from(self.ring_pages) {
+        let places = self.places_of(backing, pages);
+        if self.ring.end + places - self.ring.start > u64::from(self.ring_pages) {
+            return Err(NoPlace::Ring);
+        }
+        let listed = self.listed();
+        if self.lists(backing) && listed > 0 && listed + pages > LISTED_MAX {
             return Err(NoPlace::Ring);
         }
         Ok(())
@@ -363,7 +390,7 @@ impl HomeBatches {
     ) -> Places {
         self.ids += 1;
         let id = BatchId(self.ids);
-        let ring = self.ring.end..self.ring.end + self.images_of(backing, versions.len());
+        let ring = self.ring.end..self.ring.end + self.places_of(backing, versions.len());
         let journal = self.journal.end..self.journal.end + self.blocks_of(versions.len());
         // Places are taken in the order of batches, so they can be given back in that order, too.
         (self.ring.end, self.journal.end) = (ring.end, journal.end);
@@ -376,7 +403,8 @@ impl HomeBatches {
             claims.backed += u32::from(backing == Backing::Appended && !planned);
         }
         // The image that accompanies a slot matters once the SSD is lost, and the floor with it.
-        let stamp_min = Some(stamp_min).filter(|_| backing == Backing::Ring);
+        let stamp_min = Some(stamp_min).filter(|_| backing == Backing::Ring || self.lists(backing));
+        let lsn = lsn.filter(|_| self.has_ring());
         let places = ring.clone().map(|at| self.place(at)).collect();
         let batch = HomeBatch {
             id,
@@ -429,7 +457,7 @@ impl HomeBatches {
             }
             // These homes may be torn, or lack a version whose image voids the page's copy in a slot. The
             // images stay until a repair, or a later version, has reached the home (I4, I25).
-            Backing::Ring if !failed.is_empty() => {
+            Backing::Ring if self.has_ring() && !failed.is_empty() => {
                 self.batch(id).into_iter().for_each(|batch| batch.phase = Phase::Torn(failed.clone()));
             }
             Backing::Ring | Backing::WriteBack => {}

@@ -44,6 +44,8 @@ pub(crate) struct HomePlan {
     pub(crate) versions: Vec<(PageId, Stamp)>,
     /// The ring page of each page, if the ring backs the batch.
     pub(crate) ring: Vec<u32>,
+    /// If the ring rests: the place of the ring that lists the pages, and the list (I14).
+    pub(crate) list: Option<(u32, Block)>,
     pub(crate) blocks: Vec<Block>,
     /// A page of the batch has a version on the SSD that the HDD lacks. Its record may become durable only
     /// after the image in the ring, or in the page's new slot (I6).
@@ -165,22 +167,25 @@ impl Protocol {
         if ringed {
             pages.iter().for_each(|one| self.slots.cancel_move(one.page));
         }
-        let Places { id, ring, journal } = self.home.begin(backing, versions.clone(), stamp_min, lsn);
-        let mut blocks = Vec::new();
-        if self.home.has_journal() {
-            // Asked for after the batch has its places, so that the floor is not above its own images.
-            let (ring_floor, slots_back) = self.home.journal_floor(fresh());
-            let generation = self.slots.in_force();
-            for (seq, versions) in
-                (journal.start.0..journal.end.0).map(JournalSeq).zip(versions.chunks(RECORDS_MAX))
-            {
-                let records =
-                    versions.iter().map(|(page, stamp)| Record { page: *page, stamp: *stamp }).collect();
-                blocks.push(Block { seq, ring_floor, backing, slots_back, generation, records });
-            }
-        }
+        let Places { id, mut ring, journal } = self.home.begin(backing, versions.clone(), stamp_min, lsn);
+        // Asked for after the batch has its places, so that the floor is not above its own images.
+        let (ring_floor, slots_back) = self.home.journal_floor(fresh());
+        let generation = self.slots.in_force();
+        let block = |seq, versions: &[(PageId, Stamp)]| {
+            let records =
+                versions.iter().map(|(page, stamp)| Record { page: *page, stamp: *stamp }).collect();
+            Block { seq, ring_floor, backing, slots_back, generation, records }
+        };
+        let blocks = (journal.start.0..journal.end.0).map(JournalSeq).zip(versions.chunks(RECORDS_MAX));
+        let blocks = blocks.map(|(seq, versions)| block(seq, versions)).collect();
+        let list = self.home.lists(backing).then(|| ring.pop()).flatten().map(|place| {
+            // A slot's stamp may be older than the floor.
+            let listed: Vec<_> = versions.iter().map(|(page, _)| (*page, stamp_min)).collect();
+            let floor = self.home.ring_floor(stamp_min);
+            (place, Block { ring_floor: floor, ..block(JournalSeq(0), &listed) })
+        });
         let flush = self.home.has_journal() || self.home.has_ring();
-        Ok(HomePlan { id, backing, versions, ring, blocks, images_first, flush })
+        Ok(HomePlan { id, backing, versions, ring, list, blocks, images_first, flush })
     }
 
     fn voids_only_copy(&self, backing: Backing, one: &HomePage) -> bool {

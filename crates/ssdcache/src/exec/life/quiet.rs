@@ -213,7 +213,7 @@ impl Core {
         if !self.refused_whole.load(Ordering::Acquire) || self.flush_hdd().await.is_err() {
             return;
         }
-        self.state.lock().home.use_ring(self.layout().ring_pages);
+        self.state.lock().home.use_ring();
         self.hdd.keep_whole(0);
         self.whole.store(false, Ordering::Release);
         self.refused_whole.store(false, Ordering::Release);
@@ -250,9 +250,10 @@ impl Quiet<'_> {
         // Where the old ring stays, its images are overwritten in their order: none may outlive a newer one
         // of its page.
         let ring_from = if ring_on_hdd { state.home.ring_next() } else { 0 };
-        let ring_pages = if core.whole.load(Ordering::Acquire) { 0 } else { layout.ring_pages };
-        state.home = HomeBatches::new(ring_pages, ring_from, layout.journal_blocks, Default::default())
-            .ring_takes_all(ring_on_hdd);
+        state.home =
+            HomeBatches::new(layout.ring_pages, ring_from, layout.journal_blocks, Default::default())
+                .ring_takes_all(ring_on_hdd)
+                .ring_rests(core.whole.load(Ordering::Acquire));
         state.lsn_floor = Lsn(0);
         state.map_doubtful = false;
         // Still under the state's lock, so that no plan made for a slot of the old device is carried out on

@@ -11,6 +11,7 @@ use crate::protocol::recovery::{Evidence, Image, newest_by_page};
 use futures_util::StreamExt;
 use futures_util::future::try_join3;
 use pagetier_devio::{DeviceError, IoBuf};
+use pagetier_page::{PageId, Stamp};
 use rustc_hash::FxHashMap;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,6 +45,16 @@ impl Unread {
     }
 }
 
+/// What places of the SSD hold; bad contents are left out.
+#[derive(Debug, Default)]
+struct Places {
+    /// Sound page images, by place.
+    images: Vec<(u32, Image)>,
+    lists: Vec<Block>,
+    /// The places that cannot be read.
+    unread: FxHashMap<u32, DeviceError>,
+}
+
 /// Reads the SSD for a recovery.
 pub(crate) struct Reader<'a> {
     pub(crate) params: &'a OpenParams,
@@ -52,6 +63,8 @@ pub(crate) struct Reader<'a> {
     total: u64,
     /// The sound images of the ring, by place.
     pub(super) ringed: Vec<(u32, Image)>,
+    /// The lists of pages in a ring that rested.
+    lists: Vec<Block>,
     pub(crate) unread: Unread,
 }
 
@@ -64,6 +77,7 @@ impl<'a> Reader<'a> {
             done: AtomicU64::new(0),
             total: ring,
             ringed: Vec::new(),
+            lists: Vec::new(),
             unread: Unread::default(),
         }
     }
@@ -71,9 +85,9 @@ impl<'a> Reader<'a> {
     pub(super) async fn evidence(&mut self, header: &MapHeader, map: MapBody) -> Result<Evidence, OpenError> {
         self.total += map.zone().count() as u64;
         let read = try_join3(self.journal(), self.ring(), self.zone(&map)).await?;
-        let ((journal, lost), (mut ringed, ring), (zone, slots)) = read;
+        let ((journal, lost), Places { images: mut ringed, lists, unread: ring }, zone) = read;
         let closed = self.params.closed;
-        self.unread = Unread { journal: lost, ring, slots };
+        self.unread = Unread { journal: lost, ring, slots: zone.unread };
         // After a crash an unreadable block may hold the only record or image of any page (I23).
         if !closed {
             self.unread.refuse()?;
@@ -83,7 +97,8 @@ impl<'a> Reader<'a> {
             ringed.clear();
         }
         let ring = newest_by_page(ringed.iter().map(|(_, image)| (image.page, image.stamp)));
-        self.ringed = ringed;
+        (self.ringed, self.lists) = (ringed, lists);
+        let zone = zone.images.into_iter().collect();
         let unreadable = self.unread.slots.keys().copied().collect();
         let watermark = header.watermark;
         let mut evidence = Evidence { map, watermark, zone, unreadable, closed, journal, ring };
@@ -119,34 +134,24 @@ impl<'a> Reader<'a> {
         Ok((blocks, unread))
     }
 
-    /// The sound images of the ring, by place, and the places that cannot be read.
-    async fn ring(&self) -> Result<(Vec<(u32, Image)>, FxHashMap<u32, DeviceError>), DeviceError> {
+    async fn ring(&self) -> Result<Places, DeviceError> {
         let layout = &self.params.layout;
         let indices: Vec<u32> = (0..layout.ring_pages).collect();
-        self.images(&indices, |index| layout.ring_at(index)).await
+        self.places(&indices, |index| layout.ring_at(index)).await
     }
 
-    /// The sound images of the zone's slots, and the slots that cannot be read.
-    async fn zone(
-        &self,
-        map: &MapBody,
-    ) -> Result<(FxHashMap<u32, Image>, FxHashMap<u32, DeviceError>), DeviceError> {
+    /// The slots of the zone.
+    async fn zone(&self, map: &MapBody) -> Result<Places, DeviceError> {
         let slots: Vec<u32> = map.zone().collect();
-        let (images, unread) = self.images(&slots, |slot| self.params.layout.slot_at(slot)).await?;
-        Ok((images.into_iter().collect(), unread))
+        self.places(&slots, |slot| self.params.layout.slot_at(slot)).await
     }
 
-    /// The sound page images at the places of `indices`, and the unreadable places; bad contents are neither.
-    /// Places must ascend with their indices.
-    async fn images(
-        &self,
-        indices: &[u32],
-        place: impl Fn(u32) -> u64,
-    ) -> Result<(Vec<(u32, Image)>, FxHashMap<u32, DeviceError>), DeviceError> {
+    /// Reads the places of `indices`, which must ascend with them.
+    async fn places(&self, indices: &[u32], place: impl Fn(u32) -> u64) -> Result<Places, DeviceError> {
         let page_bytes = self.params.layout.page_size.bytes();
         let places: Vec<u64> = indices.iter().map(|index| place(*index)).collect();
         let mut runs = pin!(read_images(&self.params.ssd, self.params.seed, &places, page_bytes));
-        let (mut images, mut unread) = (Vec::with_capacity(places.len()), FxHashMap::default());
+        let mut found = Places::default();
         while let Some(run) = runs.next().await {
             let run = run?;
             self.note_read((run.len() * page_bytes) as u64);
@@ -154,20 +159,35 @@ impl<'a> Reader<'a> {
             let done = self.done.fetch_add(read, Ordering::Relaxed) + read;
             for (nth, content) in run {
                 match content {
-                    Content::Image(image) => images.push((indices[nth], image)),
+                    Content::Image(image) => found.images.push((indices[nth], image)),
+                    Content::List(list) => found.lists.push(list),
                     Content::None => {}
                     // Single bad sectors are judged one by one. So many mean that the device is failing, and
                     // then nothing should be concluded from it.
-                    Content::Unreadable(error) if unread.len() >= UNREADABLE_MAX => return Err(error),
-                    Content::Unreadable(error) => drop(unread.insert(indices[nth], error)),
+                    Content::Unreadable(error) if found.unread.len() >= UNREADABLE_MAX => return Err(error),
+                    Content::Unreadable(error) => drop(found.unread.insert(indices[nth], error)),
                 }
             }
             if let Some(report) = &self.params.progress {
                 report(RecoveryProgress { done, total: self.total });
             }
         }
-        images.sort_unstable_by_key(|(index, _)| *index);
-        Ok((images, unread))
+        found.images.sort_unstable_by_key(|(index, _)| *index);
+        Ok(found)
+    }
+
+    /// The pages whose homes were written since the last flush that a list in the ring tells of, or were
+    /// about to be (I14). Sorted.
+    pub(super) fn listed(&self) -> Vec<PageId> {
+        // All homes were durable before the first image of a ring that was put into use.
+        let imaged = self.ringed.iter().map(|(_, image)| image.stamp);
+        let floor = self.lists.iter().map(|list| list.ring_floor).chain(imaged).max().unwrap_or(Stamp::ZERO);
+        let records = self.lists.iter().flat_map(|list| &list.records);
+        let mut pages: Vec<PageId> =
+            records.filter(|record| record.stamp >= floor).map(|record| record.page).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        pages
     }
 
     /// Reads a part of the metadata, again while it is not sound: an older checkpoint, or a journal that

@@ -36,11 +36,13 @@ pub async fn format(
     assign(device, superblock).await?;
     // A later recovery would take the device's earlier journal and ring for evidence.
     let ring = layout.ring_at(0)..if ring == OldRing::Wiped { layout.slot_at(0) } else { 0 };
-    for Range { start: mut at, end } in [layout.map_at(0)..layout.ring_at(0), ring] {
+    // Not of class `Meta`: a flush must follow on the device of the ring, which may be another.
+    let areas = [(layout.map_at(0)..layout.ring_at(0), IoClass::Meta), (ring, IoClass::Recovery)];
+    for (Range { start: mut at, end }, class) in areas {
         while at < end {
             let buf = IoBuf::zeroed((end - at).min(1 << 20) as usize);
             let len = buf.len() as u64;
-            write_one(device, at, buf, IoClass::Meta).await?;
+            write_one(device, at, buf, class).await?;
             at += len;
         }
     }

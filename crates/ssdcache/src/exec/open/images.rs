@@ -1,6 +1,7 @@
 //! Reads many page images, adjacent ones in one read.
 
 use crate::exec::io::single::{ATTEMPTS_MAX, read_one};
+use crate::format::journal::Block;
 use crate::protocol::recovery::Image;
 use futures_util::stream::{Stream, StreamExt};
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, SharedDevice, task};
@@ -19,7 +20,9 @@ const RUN_BYTES_MAX: usize = 512 << 10;
 pub(crate) enum Content {
     /// A sound image of this store.
     Image(Image),
-    /// No sound image: nothing, or a torn or corrupt one.
+    /// A list of pages in a ring at rest (I14).
+    List(Block),
+    /// Neither: nothing, or a torn or corrupt one.
     None,
     /// The place cannot be read, although the device works.
     Unreadable(DeviceError),
@@ -119,7 +122,7 @@ async fn read_run(
     let readable = readable(done.result)?;
     let mut contents = Vec::with_capacity(run.count);
     for (nth, buf) in done.bufs.iter().enumerate() {
-        let mut content = image_in(buffers.seed, buf.as_slice()).map_or(Content::None, Content::Image);
+        let mut content = content_in(buffers.seed, buf.as_slice());
         // An image that a crash tore reads the same again. One that only the transfer corrupted does not, and
         // must not count as lost.
         let again = matches!(content, Content::None) && !pagetier_page::is_blank(buf.as_slice());
@@ -152,8 +155,9 @@ async fn read_alone(
             Err(error) if is_of_a_block(&error) => return Ok(Content::Unreadable(error)),
             Err(error) => return Err(error),
         }
-        if let Some(image) = image_in(buffers.seed, buf.as_slice()) {
-            return Ok(Content::Image(image));
+        let content = content_in(buffers.seed, buf.as_slice());
+        if !matches!(content, Content::None) {
+            return Ok(content);
         }
         // Two reads agree, so this is what the medium holds (I32).
         if last.is_some_and(|last| last.as_slice() == buf.as_slice()) {
@@ -162,6 +166,11 @@ async fn read_alone(
         last = Some(buf);
     }
     Ok(Content::None)
+}
+
+fn content_in(seed: StoreSeed, bytes: &[u8]) -> Content {
+    let list = || Block::decode(seed, bytes).map_or(Content::None, Content::List);
+    image_in(seed, bytes).map_or_else(list, Content::Image)
 }
 
 /// The page image in `bytes`, if it is sound and of the store of `seed`.

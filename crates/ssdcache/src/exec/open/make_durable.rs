@@ -19,9 +19,10 @@ use crate::format::layout::BLOCK_BYTES;
 use crate::format::layout::JournalSeq;
 use crate::protocol::recovery::Evidence;
 use crate::remember::{Flushed, Unverified};
-use pagetier_devio::{DeviceError, IoBuf, IoClass, SharedDevice};
+use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoClass, IoOp, SharedDevice};
 use pagetier_page::PageId;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// The size of one rewrite in bytes.
 pub(super) const CHUNK_BYTES: u64 = 1 << 20;
@@ -36,6 +37,26 @@ impl OpenParams {
 }
 
 impl Reader<'_> {
+    /// After a crash: adds the pages that lists in the ring name to the homes in `unverified`, and has that
+    /// noted in the manifest, since the ring is about to be overwritten (I14).
+    pub(super) async fn note_listed(&self, unverified: &mut Unverified) -> Result<(), DeviceError> {
+        let homes = if self.params.closed { Vec::new() } else { self.listed() };
+        let listed = Unverified { hdd: true, ssd: false, homes };
+        if listed.homes.iter().all(|page| unverified.homes.binary_search(page).is_ok()) {
+            return Ok(());
+        }
+        unverified.add(&listed);
+        self.params.remember.note(&listed).await.map_err(|error| DeviceError {
+            device: Arc::from(self.params.hdd.name()),
+            op: IoOp::Write,
+            offset: 0,
+            len: 0,
+            kind: DeviceErrorKind::Unusable(format!(
+                "the pages that must be written again could not be recorded in the manifest: {error}"
+            )),
+        })
+    }
+
     /// Rewrites what a failed flush of the SSD left unverified, then flushes both devices. Returns the number
     /// of pages and blocks rewritten.
     pub(crate) async fn make_durable(

@@ -241,8 +241,9 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
         slots
     });
     let noted = params.remember.recall();
-    let unverified = params.unverified(&noted);
+    let mut unverified = params.unverified(&noted);
     let flushes = RecoveryFlushes::new(&params);
+    reader.note_listed(&mut unverified).await?;
     // Before any other write. Suppose an image repairs a home before the image itself is durable: a power cut
     // in the middle would leave a torn home and no image (I13).
     report.rewritten = reader.make_durable(&evidence, &unverified, &flushes).await?;
@@ -254,7 +255,7 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
     report.rewritten += written.again + reader.rewrite_homes(&listed).await?;
     // Even homes that read well may be in a volatile cache only, and the ring is about to be overwritten.
     flushes.flush(&[Flushed::Hdd]).await?;
-    let (ring_pages, ring_from) = reader.ring_in_use(whole, &flushes).await?;
+    let ring_from = reader.ring_from(whole, &flushes).await?;
     report.bytes_read = reader.bytes_read.into_inner();
 
     let mut slots = finished(slots).await;
@@ -262,8 +263,9 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
     let next = evidence.journal.iter().map(|b| b.seq + 1).max().unwrap_or_default().max(header.journal_from);
     // All blocks since the checkpoint stay in use until the next one is durable (I7).
     let journal = header.journal_from.min(next)..next;
-    let home = HomeBatches::new(ring_pages, ring_from, layout.journal_blocks, journal)
-        .ring_takes_all(params.ring_on_hdd);
+    let home = HomeBatches::new(layout.ring_pages, ring_from, layout.journal_blocks, journal)
+        .ring_takes_all(params.ring_on_hdd)
+        .ring_rests(whole);
     let protocol = Protocol::new(slots, home, params.mode, header.lsn_floor);
     let core = core(params, flushes, protocol, whole);
     if core.has_slots() {
@@ -275,7 +277,7 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
         core.checkpoint().await?;
     }
     report.rewritten += core.write_again(&listed).await?;
-    if !noted.is_empty()
+    if (!noted.is_empty() || !unverified.homes.is_empty())
         && let Err(error) = core.failures.remember.made_durable(&[Flushed::Hdd, Flushed::Ssd]).await
     {
         tracing::warn!(

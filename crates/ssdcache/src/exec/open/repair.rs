@@ -14,8 +14,8 @@ use pagetier_devio::{DeviceError, IoBuf, IoClass};
 use pagetier_page::{Defect, Header, PageId, Stamp};
 use rustc_hash::FxHashSet;
 
-/// The number of homes examined at once for repair from the ring.
-const REPAIRS_MAX: usize = 16;
+/// The number of homes examined at once.
+pub(super) const REPAIRS_MAX: usize = 16;
 
 /// Why a recovery wrote a home.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -156,19 +156,15 @@ impl Reader<'_> {
         whole
     }
 
-    /// The pages of the ring, and the place at which it continues. An HDD that keeps pages `whole` needs
-    /// none, so all images are wiped: they would outlive newer homes, and a later recovery would repair a
-    /// corrupt home from them (I48).
-    pub(super) async fn ring_in_use(
-        &self,
-        whole: bool,
-        flushes: &RecoveryFlushes,
-    ) -> Result<(u32, u32), DeviceError> {
+    /// The place at which the ring continues. An HDD that keeps pages `whole` needs no images, so all are
+    /// wiped: they would outlive newer homes, and a later recovery would repair a corrupt home from them
+    /// (I48).
+    pub(super) async fn ring_from(&self, whole: bool, flushes: &RecoveryFlushes) -> Result<u32, DeviceError> {
         let OpenParams { hdd, ssd, layout, .. } = self.params;
         let (pages, bytes) = (layout.ring_pages, layout.page_size.bytes());
-        let from = self.ring_from().await?;
+        let from = self.behind_newest().await?;
         if !whole || pages == 0 {
-            return Ok((pages, from));
+            return Ok(from);
         }
         if !self.ringed.is_empty() {
             // The outdated ones first: of those that are left, a crash may keep any.
@@ -184,7 +180,7 @@ impl Reader<'_> {
             flushes.flush(&[Flushed::Ssd]).await?;
         }
         hdd.keep_whole(bytes);
-        Ok((0, 0))
+        Ok(0)
     }
 
     /// Rewrites homes that are torn, missing or older than their image in the ring; with `all`, also sound
@@ -245,7 +241,7 @@ impl Reader<'_> {
     /// The place at which the ring continues: behind its newest image. Wipes images superseded by newer ones
     /// of the same page: they would outlive those, and a later recovery would repair a corrupt home from
     /// them.
-    async fn ring_from(&self) -> Result<u32, DeviceError> {
+    async fn behind_newest(&self) -> Result<u32, DeviceError> {
         let newest = newest_by_page(self.ringed.iter().map(|(_, image)| (image.page, image.stamp)));
         let outdated = self.ringed.iter().filter(|(_, image)| newest[&image.page] != image.stamp);
         for (place, _) in outdated {

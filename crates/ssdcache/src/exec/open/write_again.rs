@@ -3,13 +3,16 @@
 use crate::exec::Core;
 use crate::exec::io::single::read_one;
 use crate::exec::open::images::readable;
+use crate::exec::open::repair::REPAIRS_MAX;
 use crate::exec::write::write_home::{HomeBound, Outcome};
-use crate::format::journal::Backing;
+use crate::format::journal::{Backing, RECORDS_MAX};
+use futures_util::StreamExt;
 use pagetier_bufpool::TierError;
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoClass, IoOp};
 use pagetier_page::{Lsn, PageId};
 use pagetier_policy::Location;
 use parking_lot::Mutex;
+use std::pin::pin;
 
 impl Core {
     /// With a ring: writes the sound homes of `pages` again, as new versions that take the usual way. Were
@@ -23,7 +26,7 @@ impl Core {
         }
         let mut rewritten = 0;
         // No maintenance runs yet that would make room in the journal, so few at a time.
-        for some in pages.chunks(ring_pages.div_ceil(2)) {
+        for some in pages.chunks(ring_pages.div_ceil(2).min(RECORDS_MAX)) {
             let bound = self.read_homes(some).await?;
             rewritten += bound.len() as u64;
             if let Err((refused, error)) = self.write_versions(bound).await {
@@ -34,7 +37,7 @@ impl Core {
                 self.write_versions(refused).await.map_err(|(_, error)| self.device_error(error))?;
             }
             self.flush_hdd().await?;
-            if self.has_slots() {
+            if self.has_slots() && self.state.lock().home.journal_is_high() {
                 self.checkpoint().await?;
             }
         }
@@ -43,19 +46,22 @@ impl Core {
 
     /// The sound homes of `pages`, except of those whose newest version is in a slot.
     async fn read_homes(&self, pages: &[PageId]) -> Result<Vec<HomeBound>, DeviceError> {
-        let mut bound = Vec::new();
-        for page in pages {
+        let homes = pages.iter().copied().map(|page| async move {
             let home = self
                 .homes
-                .offset(*page)
+                .offset(page)
                 .filter(|home| home + self.page_size.bytes() as u64 <= self.hdd.size());
-            let only = self.state.lock().slots.is_only_copy(*page);
-            let Some(home) = home.filter(|_| !only) else { continue };
+            let only = self.state.lock().slots.is_only_copy(page);
+            let Some(home) = home.filter(|_| !only) else { return Ok(None) };
             let (image, result) = read_one(&self.hdd, home, self.buffer(), IoClass::Recovery).await;
             // Reading a bad home is an error, durable or not.
-            if readable(result)? && self.check(image.as_slice(), *page, None).is_ok() {
-                bound.push(HomeBound::new(*page, image, Lsn(0)));
-            }
+            let sound = readable(result)? && self.check(image.as_slice(), page, None).is_ok();
+            Ok(sound.then(|| HomeBound::new(page, image, Lsn(0))))
+        });
+        let mut homes = pin!(futures_util::stream::iter(homes).buffer_unordered(REPAIRS_MAX));
+        let mut bound = Vec::new();
+        while let Some(one) = homes.next().await {
+            bound.extend(one?);
         }
         Ok(bound)
     }

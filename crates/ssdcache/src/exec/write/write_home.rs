@@ -12,7 +12,7 @@ use crate::exec::{Core, RefusedBy};
 use crate::format::journal::{Backing, Block};
 use crate::protocol::home_batches::NoPlace;
 use crate::protocol::{HomePage, HomePlan};
-use futures_util::future::join;
+use futures_util::future::{join, join3};
 use futures_util::stream::StreamExt;
 use pagetier_bufpool::TierError;
 use pagetier_devio::listen;
@@ -261,7 +261,7 @@ impl Core {
         batch: Vec<HomeBound>,
         plan: HomePlan,
     ) -> (Vec<HomeBound>, Result<(), Unprepared>) {
-        let HomePlan { id, ring, blocks, images_first, flush, .. } = plan;
+        let HomePlan { id, ring, list, blocks, images_first, flush, .. } = plan;
         let journal = async || {
             let written = self.write_journal(blocks).await;
             // Also after an error: the blocks may have landed or not, but they will not land later, on their
@@ -273,8 +273,8 @@ impl Core {
             // The record voids the page's copy on the SSD, which is the only one of its version. If a power
             // cut left the record without the new image, the page would be lost (I6). So a flush separates
             // them.
-            let (batch, ringed) = self.write_ring(batch, &ring).await;
-            let flushed = match ringed {
+            let ((batch, ringed), listed) = join(self.write_ring(batch, &ring), self.write_list(list)).await;
+            let flushed = match ringed.and(listed) {
                 Ok(()) if flush => self.flush_ssd().await,
                 other => other,
             };
@@ -289,8 +289,9 @@ impl Core {
         } else {
             // Here the HDD has whatever the records void, so images and records may land in any order, and
             // share one flush.
-            let ((batch, ringed), journaled) = join(self.write_ring(batch, &ring), journal()).await;
-            (batch, ringed.and(journaled))
+            let ((batch, ringed), listed, journaled) =
+                join3(self.write_ring(batch, &ring), self.write_list(list), journal()).await;
+            (batch, ringed.and(listed).and(journaled))
         };
         let flushed = match written {
             Ok(()) if flush => self.flush_ssd().await,
@@ -320,6 +321,16 @@ impl Core {
             result = result.and(done);
         }
         (back, result)
+    }
+
+    /// Lists the pages of a batch in the ring at rest, for a recovery after a kill (I14). The list need not be
+    /// durable: what a home holds after a power cut is.
+    async fn write_list(&self, list: Option<(u32, Block)>) -> Result<(), DeviceError> {
+        let Some((place, list)) = list else { return Ok(()) };
+        let cache = self.cache_device();
+        let buf = IoBuf::copy_of(&list.encode(self.seed));
+        let at = cache.layout.ring_at(place);
+        cache.device.write(at, IoBufs::from_iter([buf]), IoClass::Meta).await.result
     }
 
     pub(super) async fn write_journal(&self, blocks: Vec<Block>) -> Result<(), DeviceError> {

@@ -1,7 +1,7 @@
 //! Queries about the whole table, as folds over the batches: where ring and journal may be overwritten, from
 //! which stamps on homes may be torn, whether a flush would help.
 
-use super::{BACKED_MAX, HomeBatch, HomeBatches, Phase};
+use super::{BACKED_MAX, HomeBatch, HomeBatches, LISTED_MAX, Phase};
 use crate::format::journal::Backing;
 use crate::format::layout::JournalSeq;
 use pagetier_page::{Lsn, PageId, Stamp};
@@ -26,7 +26,8 @@ impl HomeBatches {
     /// The ring place of the image of version `stamp` of `page`, if it is held and no slot has it.
     #[must_use]
     pub fn place_of(&self, page: PageId, stamp: Stamp) -> Option<u32> {
-        self.ringed().filter(|batch| batch.backing == Backing::Ring).find_map(|batch| {
+        let imaged = |batch: &&HomeBatch| batch.backing == Backing::Ring && self.has_ring();
+        self.ringed().filter(imaged).find_map(|batch| {
             let nth = batch.versions.iter().position(|version| *version == (page, stamp))?;
             Some(self.place(batch.ring.start + nth as u64))
         })
@@ -67,8 +68,19 @@ impl HomeBatches {
         let backed = backed.flat_map(|batch| &batch.versions).map(|(_, stamp)| *stamp);
         // A torn home remains its slot's to repair, also after a failed flush, and keeps the floor below it.
         let slots = backed.chain(self.torn_from).min();
-        let ring = self.ringed().filter_map(|batch| batch.stamp_min).min().unwrap_or(fresh);
+        let ring = self.ring_floor(fresh);
         (slots.map_or(ring, |slots| slots.min(ring)), slots.is_some())
+    }
+
+    /// What a list in a ring at rest states: home writes of earlier lists, with smaller stamps, are durable.
+    #[must_use]
+    pub fn ring_floor(&self, fresh: Stamp) -> Stamp {
+        self.ringed().filter_map(|batch| batch.stamp_min).min().unwrap_or(fresh)
+    }
+
+    /// The number of pages that lists in the ring name.
+    pub(super) fn listed(&self) -> usize {
+        if self.rests { self.ringed().map(|batch| batch.versions.len()).sum() } else { 0 }
     }
 
     // ---- flushes of the HDD
@@ -76,7 +88,7 @@ impl HomeBatches {
     /// Whether an HDD flush is due to keep the ring from filling up.
     #[must_use]
     pub fn ring_flush_is_due(&self) -> bool {
-        let full = self.ring_used() > u64::from(self.ring_pages) / 2;
+        let full = self.ring_used() > u64::from(self.ring_pages) / 2 || self.listed() > LISTED_MAX / 2;
         full && self.ringed().next().is_some_and(|batch| batch.flush().is_some())
     }
 
