@@ -68,7 +68,7 @@ pub struct ManifestInspection {
     pub ssd: Option<String>,
     /// Pages listed as lost with SSDs that were given up.
     pub lost_pages: u64,
-    /// Whether a flush failed, or a recovery was interrupted, so that some writes may not be durable: the next
+    /// Whether a flush failed, or a recovery did not end, so that some writes may not be durable: the next
     /// open repeats them. `verify` does not change this.
     pub unverified: bool,
     /// The extents of the HDD up to the volume's end, those that no space has included.

@@ -460,7 +460,10 @@ async fn reads_alike_after_a_cut(mode: SsdMode, fails: Fails) {
         let store = world.open().await;
         let found = store.read(P).await.expect("readable");
         // Only with the image in the ring had the second `sync` returned.
-        assert!(found == 2 || (fails != Fails::Ringed && found == 1), "{model:?}, seed {seed}: version {found}");
+        assert!(
+            found == 2 || (fails != Fails::Ringed && found == 1),
+            "{model:?}, seed {seed}: version {found}"
+        );
         stays_as_found(&world, &store, found, &format!("{model:?}, seed {seed}")).await;
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A flush leaves the other device alone while nothing was written there through the window: it may be slow,
 //! or not answer at all, and most flushes are of the own device's writes alone. Writes of class
-//! [`IoClass::Meta`] in the window do not count: nobody relies on a flush of them.
+//! [`IoClass::Meta`] in the window do not count: they need not be durable.
 
 use crate::device::IoBufs;
 use crate::duties::check::{Spot, refused, total_len};

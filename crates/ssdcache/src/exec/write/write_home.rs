@@ -323,8 +323,8 @@ impl Core {
         (back, result)
     }
 
-    /// Lists the pages of a batch in the ring at rest, for a recovery after a kill (I14). The list need not be
-    /// durable: what a home holds after a power cut is.
+    /// Lists the pages of a batch in the ring at rest, for a recovery after a kill (I14). The list need not
+    /// be durable: what a home holds after a power cut is.
     async fn write_list(&self, list: Option<(u32, Block)>) -> Result<(), DeviceError> {
         let Some((place, list)) = list else { return Ok(()) };
         let cache = self.cache_device();
