@@ -88,10 +88,10 @@ impl PageStore {
     ///
     /// Reuses a freed page ([`PageStore::free`]), the lowest that has room on the HDD if there is one;
     /// otherwise adds a page at the end. The page is permanently part of the space once a [`PageStore::sync`]
-    /// (or the embedder's redo, see [`PageStore::get_or_create`]) covers it. Cancel-safe; a cancellation or a
-    /// crash may leave a page number unused. The redo of an engine with a log creates the page again, by its
-    /// number. An engine that must account for every page keeps its own page count in a page, and creates
-    /// pages by number: [`PageStore::overwrite`].
+    /// (or the embedder's redo, see [`PageStore::get_or_create`]) covers it. Cancel-safe; an error, a
+    /// cancellation or a crash may leave a page number unused. The redo of an engine with a log creates the
+    /// page again, by its number. An engine that must account for every page keeps its own page count in a
+    /// page, and creates pages by number: [`PageStore::overwrite`].
     ///
     /// ```
     /// # use pagetier::*;
