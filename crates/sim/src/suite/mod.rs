@@ -92,7 +92,6 @@ pub enum Part {
 
 impl Part {
     /// Its name in tables.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Whole => "whole run",
@@ -130,14 +129,12 @@ pub struct Row {
 
 impl Row {
     /// The workload, the sizes and the part, as named in tables.
-    #[must_use]
     pub fn case(&self) -> String {
         let Self { workload, seed, pool_pages, ssd_pages, part, .. } = self;
         format!("{workload} {pool_pages}:{ssd_pages}, seed {seed}, {}", part.name())
     }
 
     /// Whether `other` has the same seed, workload, sizes and part.
-    #[must_use]
     pub fn is_beside(&self, other: &Self) -> bool {
         self.ssd_pages == other.ssd_pages
             && self.pool_pages == other.pool_pages

@@ -481,7 +481,6 @@ impl Plan {
     }
 
     /// The differences from the seed's own scenario, as arguments of `--with`.
-    #[must_use]
     pub fn overrides(&self) -> Vec<String> {
         let mut drawn = Self::directed(self.seed, self.hazard);
         let mut all = Vec::new();
