@@ -137,7 +137,7 @@ impl Alone {
 /// The share of memory that the adaptive policies take beyond the pinned ones, whose tables reserve the same
 /// for their records.
 fn share_of_memory(frames: usize, slots: usize) -> f64 {
-    let before = ssd_policy("cac:ageing,sketch").build(&slot_params(frames, slots));
+    let before = ssd_policy("cac").build(&slot_params(frames, slots));
     let mut ssd = ssd_policy("auto").build(&slot_params(frames, slots));
     let mut pool = pool_policy("auto").build(&FramePolicyParams::new(frames, Costs::PAPER));
     // Ten times as many pages as the tables have room for fill every one of them.

@@ -158,7 +158,7 @@ pub mod errors {
 /// [`SsdPolicy::Custom`]. A bad policy costs speed, never data. `examples/own_policy.rs` is a whole one.
 pub mod policy {
     pub use pagetier_policy::pool::Gd2lOptions;
-    pub use pagetier_policy::ssd::{Ageing, Alpha, AutoOptions, CacOptions, SsdSetting};
+    pub use pagetier_policy::ssd::{Alpha, AutoOptions, CacOptions, SsdSetting};
     pub use pagetier_policy::{
         Access, Catalogue, Cause, CleanReason, FrameId, FramePolicy, FramePolicyParams, FrameState,
         GroupStats, GroupWidth, Millis, NotANumber, PageCounts, PolicyChoice, PoolPolicyFactory, SlotId,

@@ -5,6 +5,9 @@
 //! RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address cargo test --target x86_64-unknown-linux-gnu --test drops
 //! ```
 
+mod fixture;
+
+use fixture::{fill, version_of};
 use pagetier::{PageId, PageSize, PageStore, SpaceId, device::Backend};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -36,18 +39,6 @@ async fn perhaps<T>(rng: &mut SmallRng, future: impl Future<Output = T>) -> Opti
         Poll::Pending
     })
     .await
-}
-
-fn fill(payload: &mut [u8], no: u32, version: u32) {
-    let word = (u64::from(version) << 32 | u64::from(no)).to_le_bytes();
-    payload.copy_from_slice(&word.repeat(payload.len() / 8));
-}
-
-fn version_of(payload: &[u8], no: u32) -> u32 {
-    let first = u64::from_le_bytes(payload[..8].try_into().unwrap());
-    assert_eq!(first as u32, no, "another page's content");
-    assert!(payload[8..] == payload[..payload.len() - 8], "page {no} mixes versions");
-    (first >> 32) as u32
 }
 
 /// Makes random calls on this task's own pages, and reads every task's pages. Returns the versions of its own

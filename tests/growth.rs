@@ -149,16 +149,21 @@ async fn a_growth_dropped_at_any_await_leaves_nothing_half_taken() {
     assert!(awaits >= 2, "it was never interrupted");
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_page_never_written_does_not_exist_even_if_its_home_was_torn() {
+/// A new space in the room of one that was dropped, of which failed or interrupted home writes are left.
+async fn over_torn_homes() -> (Fixture, PageStore, SpaceId) {
     let (fixture, store, space) = Fixture::grown().await;
     store.close().await.unwrap();
     let store = fixture.open().await;
     let end = fixture.hdd.size();
     store.spaces().drop(space).await.unwrap();
-    // Simulates failed or interrupted home writes of the dropped space.
     fixture.hdd.rot(1 << 20..end, 7);
     let other = store.spaces().create("u").await.unwrap();
+    (fixture, store, other)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_never_written_does_not_exist_even_if_its_home_was_torn() {
+    let (fixture, store, other) = over_torn_homes().await;
     let mut written = Vec::new();
     for no in 0..fixture::PAGES {
         assert_eq!(append(&store, other).await.unwrap(), no);
@@ -177,13 +182,7 @@ async fn a_page_never_written_does_not_exist_even_if_its_home_was_torn() {
 /// Fails the flush that should make the homes of a growth durable: the next open can read them as
 /// formatted, and a power cut loses that. Returns the unwritten pages that can be read after that.
 async fn formatted_again(cut: u64) -> Vec<u32> {
-    let (fixture, store, space) = Fixture::grown().await;
-    store.close().await.unwrap();
-    let store = fixture.open().await;
-    let end = fixture.hdd.size();
-    store.spaces().drop(space).await.unwrap();
-    fixture.hdd.rot(1 << 20..end, 7);
-    let other = store.spaces().create("u").await.unwrap();
+    let (fixture, store, other) = over_torn_homes().await;
     fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
     assert!(append(&store, other).await.is_err());
     assert!(append(&store, other).await.is_err(), "a failed flush is final");

@@ -5,6 +5,9 @@
 //! is a few rounds. The writer is this program itself, on real files, alternately with io_uring (and O_DIRECT
 //! where the file system has it) and with threads.
 
+mod fixture;
+
+use fixture::{fill, version_of};
 use pagetier::{PageId, PageSize, PageStore, SpaceId, SsdPolicy, device::Backend};
 use pagetier_rivals::SSD_POLICIES;
 use pagetier_testing::kills::{self, Known};
@@ -37,20 +40,6 @@ async fn open(directory: &Path, threads: bool, ssd_policy: SsdPolicy) -> PageSto
         .open()
         .await;
     opened.unwrap_or_else(|error| panic!("the store does not open after a kill: {error}"))
-}
-
-/// Every word encodes page and version, so that a mixture of versions is visible.
-fn fill(payload: &mut [u8], no: u32, version: u32) {
-    let word = (u64::from(version) << 32 | u64::from(no)).to_le_bytes();
-    payload.copy_from_slice(&word.repeat(payload.len() / 8));
-}
-
-fn version_of(payload: &[u8], no: u32) -> u32 {
-    let first = u64::from_le_bytes(payload[..8].try_into().unwrap());
-    assert_eq!(first as u32, no, "another page's content");
-    let whole = payload[8..] == payload[..payload.len() - 8];
-    assert!(whole, "page {no} mixes versions");
-    (first >> 32) as u32
 }
 
 fn runtime() -> tokio::runtime::Runtime {

@@ -135,7 +135,7 @@ fn every_option_has_a_setter_and_reads_back() {
         .pool_bytes(3)
         .page_size(PageSize::MAX)
         .pool_policy("gd2l:frequency")
-        .ssd_policy("cac:ageing")
+        .ssd_policy("cac:strict-zone")
         .costs(CostSource::Online { points: 9, start: Some(Costs::PAPER) })
         .io(Backend::Threads)
         .direct_io(DirectIo::Disabled)
@@ -158,7 +158,9 @@ fn every_option_has_a_setter_and_reads_back() {
         assert_ne!(*value, defaults[name], "{name} was not set");
     }
     let texts = [("io", "threads"), ("ssd_mode", "read-only"), ("pool_policy", "gd2l:frequency")];
-    for (name, value) in texts.into_iter().chain([("create", "overwriting"), ("ssd_policy", "cac:ageing")]) {
+    for (name, value) in
+        texts.into_iter().chain([("create", "overwriting"), ("ssd_policy", "cac:strict-zone")])
+    {
         assert_eq!(set[name], value);
     }
     assert_eq!(set["manifest"]["hdd"]["lease_ms"], 501);

@@ -230,10 +230,8 @@ async fn a_copy_on_the_ssd_heals_it() {
     }
 }
 
-/// After a crash the page count is found by looking at the homes: the last page counts as long as its home is
-/// not as a growth formatted it.
-#[tokio::test(start_paused = true)]
-async fn a_zeroed_last_page_ends_its_space() {
+/// A space all of whose pages were written.
+async fn all_written() -> (Fixture, PageStore, SpaceId) {
     let fixture = Fixture::new();
     let store = builder(&fixture, PAGE).open().await.unwrap();
     let space = store.spaces().create("t").await.unwrap();
@@ -241,6 +239,14 @@ async fn a_zeroed_last_page_ends_its_space() {
         put(&store, space, no, true).await;
     }
     store.sync().await.unwrap();
+    (fixture, store, space)
+}
+
+/// After a crash the page count is found by looking at the homes: the last page counts as long as its home is
+/// not as a growth formatted it.
+#[tokio::test(start_paused = true)]
+async fn a_zeroed_last_page_ends_its_space() {
+    let (fixture, store, space) = all_written().await;
     displace(&store).await;
     drop(store);
     // The manifest was last saved when the other space grew. It counts these pages, so the count is set back.
@@ -291,13 +297,7 @@ async fn pages_never_written_stay_absent_wherever_they_lie() {
 #[tokio::test(start_paused = true)]
 async fn freed_pages_may_turn_to_zeroes_and_their_next_life_may_not() {
     for crash in [false, true] {
-        let fixture = Fixture::new();
-        let store = builder(&fixture, PAGE).open().await.unwrap();
-        let space = store.spaces().create("t").await.unwrap();
-        for no in 0..PAGES {
-            put(&store, space, no, true).await;
-        }
-        store.sync().await.unwrap();
+        let (fixture, store, space) = all_written().await;
         store.free((space, 40..60)).await.unwrap();
         displace(&store).await;
         let zeroes = |no| fixture.hdd.implant(home(no, PAGE), &Fault::Zeroes.bytes(PAGE));

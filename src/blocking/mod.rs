@@ -41,7 +41,8 @@ use std::future::Future;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-/// An open store with blocking calls. Share it in an `Arc`, or by reference between scoped threads.
+/// An open store with blocking calls, under the names and with the errors of the asynchronous ones. Share it
+/// in an `Arc`, or by reference between scoped threads.
 ///
 /// Dropping it without [`PageStore::close`] is equivalent to a crash: nothing that [`PageStore::sync`]
 /// promised is lost.
@@ -93,9 +94,6 @@ impl PageStore {
     }
 
     /// See [`pagetier::PageStore::get`](crate::PageStore::get).
-    ///
-    /// # Errors
-    /// As there.
     #[inline]
     pub fn get(&self, page: PageId) -> Result<PageRef<'_>, Error> {
         match self.store.try_get(page) {
@@ -105,9 +103,6 @@ impl PageStore {
     }
 
     /// See [`pagetier::PageStore::get_mut`](crate::PageStore::get_mut).
-    ///
-    /// # Errors
-    /// As there.
     #[inline]
     pub fn get_mut(&self, page: PageId) -> Result<PageMut<'_>, Error> {
         match self.store.try_get_mut(page) {
@@ -117,36 +112,24 @@ impl PageStore {
     }
 
     /// See [`pagetier::PageStore::allocate`](crate::PageStore::allocate).
-    ///
-    /// # Errors
-    /// As there.
     #[inline]
     pub fn allocate(&self, space: SpaceId) -> Result<PageMut<'_>, Error> {
         self.block_on(self.store.allocate(space))
     }
 
     /// See [`pagetier::PageStore::overwrite`](crate::PageStore::overwrite).
-    ///
-    /// # Errors
-    /// As there.
     #[inline]
     pub fn overwrite(&self, page: PageId) -> Result<PageMut<'_>, Error> {
         self.block_on(self.store.overwrite(page))
     }
 
     /// See [`pagetier::PageStore::get_or_create`](crate::PageStore::get_or_create).
-    ///
-    /// # Errors
-    /// As there.
     #[inline]
     pub fn get_or_create(&self, page: PageId) -> Result<PageMut<'_>, Error> {
         self.block_on(self.store.get_or_create(page))
     }
 
     /// Frees those of `pages` that exist. See [`pagetier::PageStore::free`](crate::PageStore::free).
-    ///
-    /// # Errors
-    /// As there.
     #[inline]
     pub fn free(&self, pages: impl Into<Pages>) -> Result<u32, Error> {
         self.block_on(self.store.free(pages.into()))
@@ -160,18 +143,12 @@ impl PageStore {
     }
 
     /// See [`pagetier::PageStore::sync`](crate::PageStore::sync).
-    ///
-    /// # Errors
-    /// As there.
     #[inline]
     pub fn sync(&self) -> Result<(), Error> {
         self.block_on(self.store.sync())
     }
 
     /// See [`pagetier::PageStore::close`](crate::PageStore::close).
-    ///
-    /// # Errors
-    /// As there.
     #[inline]
     pub fn close(self) -> Result<(), Error> {
         let Self { store, driver } = self;

@@ -125,7 +125,7 @@ impl Builder {
         self
     }
 
-    /// The SSD's policy: a value such as [`SsdPolicy::None`], or a name such as `"cac:ageing"` or
+    /// The SSD's policy: a value such as [`SsdPolicy::None`], or a name such as `"cac:strict-zone"` or
     /// `"auto:zone=5,outqueue=5000"`. Default: `auto`. The policy may change between opens: the SSD's
     /// contents stay in use. An unknown name makes [`Builder::open`] fail.
     pub fn ssd_policy(mut self, policy: impl TryInto<SsdPolicy, Error: Into<UnknownPolicy>>) -> Self {

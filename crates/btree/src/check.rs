@@ -33,7 +33,6 @@ pub struct CheckReport {
 
 impl CheckReport {
     /// Whether the check found no problem.
-    #[must_use]
     pub fn is_sound(&self) -> bool {
         self.problems == 0
     }

@@ -116,13 +116,11 @@ impl Tree {
     }
 
     /// The log; `None` without one.
-    #[must_use]
     pub fn wal(&self) -> Option<&Wal> {
         self.wal.as_ref()
     }
 
     /// The tree's space.
-    #[must_use]
     pub fn space(&self) -> SpaceId {
         self.space
     }
@@ -132,13 +130,11 @@ impl Tree {
     }
 
     /// The longest key, in bytes.
-    #[must_use]
     pub fn key_bytes_max(&self) -> usize {
         node::key_bytes_max(self.payload())
     }
 
     /// The longest value, in bytes.
-    #[must_use]
     pub fn value_bytes_max(&self) -> usize {
         VALUE_PAGES_MAX * (self.payload() - node::HEADER_BYTES)
     }

@@ -262,25 +262,21 @@ impl<T: Tier> Pool<T> {
     }
 
     /// Records page requests on demand.
-    #[must_use]
     pub fn recorder(&self) -> &Recorder {
         &self.inner.recorder
     }
 
     /// Passes on the requests for a sample of the pages on demand.
-    #[must_use]
     pub fn sampler(&self) -> &Sampler {
         &self.inner.sampler
     }
 
     /// The number of page requests so far: hits, misses and new pages.
-    #[must_use]
     pub fn requests(&self) -> u64 {
         self.inner.requests()
     }
 
     /// The counters so far.
-    #[must_use]
     pub fn stats(&self) -> PoolStats {
         let mut stats = self.inner.counters.snapshot();
         stats.hits += self.inner.hits.hits();
@@ -289,7 +285,6 @@ impl<T: Tier> Pool<T> {
     }
 
     /// The memory by part.
-    #[must_use]
     pub fn memory(&self) -> PoolMemory {
         let inner = &self.inner;
         let params = inner.params();
@@ -308,19 +303,16 @@ impl<T: Tier> Pool<T> {
     }
 
     /// The size of a page.
-    #[must_use]
     pub fn page_size(&self) -> PageSize {
         self.inner.opened.page_size
     }
 
     /// The pool's parameters, for its present size.
-    #[must_use]
     pub fn params(&self) -> PoolParams {
         self.inner.params()
     }
 
     /// The setting that the policy follows, if it adapts.
-    #[must_use]
     pub fn choice(&self) -> Option<pagetier_policy::PolicyChoice> {
         self.inner.policy.lock().choice()
     }
@@ -337,7 +329,6 @@ impl<T: Tier> Pool<T> {
     /// flush, then truncate the log.
     ///
     /// A pool that ended without having written everything returns 0.
-    #[must_use]
     pub fn min_recovery_lsn(&self) -> Option<Lsn> {
         let oldest = Some(self.inner.frames.redo_from()).filter(|oldest| *oldest < Lsn::BLANK);
         // Check this last: it is set before a change is dropped.

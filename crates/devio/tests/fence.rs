@@ -149,48 +149,24 @@ async fn a_change_is_not_settled_while_it_is_in_flight_or_its_future_was_dropped
 struct Foreign(MemoryDevice, Occupancy);
 
 impl Device for Foreign {
-    fn read(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
-        self.0.read(offset, bufs, class)
-    }
-
-    fn write(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
-        self.0.write(offset, bufs, class)
-    }
-
-    fn flush(&self, class: IoClass) -> DoneFuture {
-        self.0.flush(class)
-    }
-
-    fn size(&self) -> u64 {
-        self.0.size()
-    }
-
-    fn grow(&self, bytes: u64) -> Result<(), DeviceError> {
-        self.0.grow(bytes)
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> DoneFuture {
-        self.0.discard(offset, len)
-    }
-
     fn occupancy(&self) -> &Occupancy {
         &self.1
-    }
-
-    fn alignment(&self) -> usize {
-        self.0.alignment()
-    }
-
-    fn stats(&self) -> DeviceStats {
-        self.0.stats()
     }
 
     fn backend(&self) -> &'static str {
         "foreign"
     }
 
-    fn name(&self) -> &str {
-        self.0.name()
+    pagetier_devio::delegate! { self => self.0;
+        fn read(offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture;
+        fn write(offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture;
+        fn flush(class: IoClass) -> DoneFuture;
+        fn size() -> u64;
+        fn grow(bytes: u64) -> Result<(), DeviceError>;
+        fn discard(offset: u64, len: u64) -> DoneFuture;
+        fn alignment() -> usize;
+        fn stats() -> DeviceStats;
+        fn name() -> &str;
     }
 }
 

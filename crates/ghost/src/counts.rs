@@ -106,26 +106,22 @@ impl Counts {
     }
 
     /// CSF: the ratio of cluster switches of HDD writes to those of references (equation 3).
-    #[must_use]
     pub fn cluster_switch_factor(&self) -> f64 {
         self.cluster_switches as f64 / self.request_switches.max(1) as f64
     }
 
     /// The HDD's busy time, in milliseconds. Every read costs a random one, also a scan's.
-    #[must_use]
     pub fn hdd_ms(&self, costs: &Costs) -> f64 {
         self.hdd_reads as f64 * costs.hdd_read_ms + self.hdd_writes as f64 * costs.hdd_write_ms
     }
 
     /// The HDD's busy time if a read that continues a scan's run costs `run_read_ms`: no seek, only the
     /// transfer.
-    #[must_use]
     pub fn hdd_ms_by_run(&self, costs: &Costs, run_read_ms: f64) -> f64 {
         self.hdd_ms(costs) - self.hdd_run_reads as f64 * (costs.hdd_read_ms - run_read_ms)
     }
 
     /// The SSD's busy time, in milliseconds.
-    #[must_use]
     pub fn ssd_ms(&self, costs: &Costs) -> f64 {
         self.ssd_reads as f64 * costs.ssd_read_ms + self.ssd_writes as f64 * costs.ssd_write_ms
     }

@@ -103,7 +103,6 @@ impl Ghosts {
     }
 
     /// The sample of pages whose references the ghosts need.
-    #[must_use]
     pub fn sampling(&self) -> Sampling {
         self.params.sampling
     }

@@ -122,7 +122,6 @@ impl Tiers {
     }
 
     /// The counts so far.
-    #[must_use]
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
@@ -140,13 +139,11 @@ impl Tiers {
     }
 
     /// The number of SSD slots in use: those that hold the newest SSD version of a page.
-    #[must_use]
     pub fn ssd_used(&self) -> usize {
         self.used
     }
 
     /// The clock: the busier device's time plus the CPU's.
-    #[must_use]
     pub fn now(&self) -> Millis {
         let costs = &self.params.costs;
         let devices = self.counts.hdd_ms(costs).max(self.counts.ssd_ms(costs));

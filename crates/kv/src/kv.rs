@@ -102,30 +102,25 @@ impl Kv {
     }
 
     /// The page store, for its statistics and its SSD. Do not change its pages: that damages the tree.
-    #[must_use]
     pub fn store(&self) -> &PageStore {
         &self.logged
     }
 
-    #[must_use]
     pub fn wal(&self) -> &Wal {
         self.logged.wal()
     }
 
     /// What the open did to recover.
-    #[must_use]
     pub fn recovered(&self) -> &Recovered {
         self.logged.recovered()
     }
 
     /// The longest key, in bytes.
-    #[must_use]
     pub fn key_bytes_max(&self) -> usize {
         self.tree.key_bytes_max()
     }
 
     /// The longest value, in bytes.
-    #[must_use]
     pub fn value_bytes_max(&self) -> usize {
         self.tree.value_bytes_max()
     }

@@ -1,7 +1,6 @@
 //! Every test of this crate that shares a process: linking one binary per file takes longer than the tests.
 
 mod cac;
-mod cac_beyond;
 mod cac_model;
 mod common;
 mod gd2l;

@@ -3,25 +3,12 @@
 
 mod model;
 
-use crate::cac::options;
 use model::{Model, SLOTS};
 use pagetier_policy::ssd::{Cac, CacOptions, Dropped};
 use pagetier_policy::{
     Access, Cause, Costs, Location, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, SpaceId, Verdict,
 };
 use proptest::prelude::*;
-use std::collections::BTreeMap;
-
-/// An option beyond the paper by name, and the model with the same.
-fn variants(cac: Model, variant: usize) -> (&'static str, Model) {
-    let sketch = Some(BTreeMap::new());
-    match variant {
-        0 => ("cac", cac),
-        1 => ("cac:ageing=4294967295", cac),
-        2 => ("cac:sketch", Model { sketch, ..cac }),
-        _ => ("cac:ageing=4294967295,sketch", Model { sketch, ..cac }),
-    }
-}
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
@@ -214,46 +201,5 @@ proptest! {
         } else {
             run(&mut Cac::new(CacOptions::CC, &params), model, events)?;
         }
-    }
-
-    #[test]
-    fn what_goes_beyond_the_paper_is_added_to_cac(
-        events in prop::collection::vec(event(), 1..250),
-        variant in 0..4usize,
-        outqueue_entries in 0..3usize,
-    ) {
-        // The counts are halved only after the last event. Their steps are powers of two, so that even the
-        // rounding is the same.
-        let params = SlotPolicyParams {
-            outqueue_entries,
-            subranges_max: 50,
-            sketch_halved_after_per_slot: u32::MAX,
-            // Large enough that no two pages share all counters.
-            sketch_bytes_per_slot: 1 << 12,
-            ..SlotPolicyParams::new(Costs::PAPER, 2, 0)
-        };
-        let (name, model) = variants(Model::new(params, true), variant);
-        run(&mut Cac::new(options(name), &params), model, events)?;
-    }
-
-    #[test]
-    fn counts_that_age_are_halved_as_the_logs_are(
-        events in prop::collection::vec(event(), 1..250),
-        kept in any::<bool>(),
-        outqueue_entries in 0..8usize,
-        halve_after_per_slot in 1..16u32,
-    ) {
-        let params = SlotPolicyParams {
-            outqueue_entries,
-            subranges_max: 50,
-            dropped: if kept { Dropped::Kept } else { Dropped::Subtracted },
-            ..SlotPolicyParams::new(Costs::PAPER, 2, 0)
-        };
-        let model = Model {
-            halve_after: Some(2 * u64::from(halve_after_per_slot)),
-            ..Model::new(params, true)
-        };
-        let name = format!("cac:ageing={halve_after_per_slot}");
-        run(&mut Cac::new(options(&name), &params), model, events)?;
     }
 }

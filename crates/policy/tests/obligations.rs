@@ -15,13 +15,7 @@ fn pool_policies_keep_their_word() {
 
 #[test]
 fn ssd_policies_keep_their_word() {
-    let many = [
-        "cac:ageing=2,sketch",
-        "cac:ageing=2,strict-zone",
-        "cc:ageing=2",
-        "auto:pin=forever",
-        "auto:pin=half-life-1",
-    ];
+    let many = ["auto:pin=forever", "auto:pin=half-life-1"];
     let each = SsdPolicy::PARTS.iter().flat_map(|part| [format!("cac:{part}"), format!("cc:{part}")]);
     let named = each.chain(many.map(str::to_owned)).map(|name| name.parse().expect("a policy"));
     for policy in SsdPolicy::ALL.iter().copied().chain(named) {

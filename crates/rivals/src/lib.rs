@@ -124,7 +124,7 @@ mod tests {
             let error = text.parse::<PoolPolicy>().expect_err(text).to_string();
             assert!(error.contains("unknown pool policy") && error.contains("ccf-lru"), "{error}");
         }
-        for text in ["lru2:sketch", "lru2:zone=-1", "lru2:outqueue=5", "tac:group-width=1"] {
+        for text in ["lru2:strict-zone", "lru2:zone=-1", "lru2:outqueue=5", "tac:group-width=1"] {
             let error = text.parse::<SsdPolicy>().expect_err(text).to_string();
             assert!(error.contains("unknown SSD policy") && error.contains("mv-fifo-gsc"), "{error}");
         }

@@ -62,14 +62,12 @@ impl Accesses {
 
     /// The bound with memory that writes back, where pages in memory cost nothing. The pages with the highest
     /// HDD cost are placed in memory or on the SSD, and those among them with the highest SSD cost in memory.
-    #[must_use]
     pub fn write_back(&self, memory_pages: usize, ssd_pages: usize, costs: &Costs) -> Bound {
         self.write_back_by(self, memory_pages, ssd_pages, costs)
     }
 
     /// Like [`Accesses::write_back`], but places the pages by the accesses of `known`, an earlier run, which
     /// a policy could have known.
-    #[must_use]
     pub fn write_back_by(&self, known: &Self, memory_pages: usize, ssd_pages: usize, costs: &Costs) -> Bound {
         let on = |load: &Load, read: f64, write: f64| load.reads as f64 * read + load.writes as f64 * write;
         let on_hdd = |load: &Load| on(load, costs.hdd_read_ms, costs.hdd_write_ms);
@@ -97,7 +95,6 @@ impl Accesses {
     }
 
     /// The 2014 paper's placement and costs, where memory writes through.
-    #[must_use]
     pub fn write_through(&self, memory_pages: usize, ssd_pages: usize, costs: &Costs) -> Bound {
         let loads: Vec<Load> = self.loads.values().copied().collect();
         let pages: Vec<PageLoad> =

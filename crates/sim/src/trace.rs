@@ -79,13 +79,11 @@ impl Trace {
     }
 
     /// The references, in order.
-    #[must_use]
     pub fn references(&self) -> &[Reference] {
         &self.references
     }
 
     /// A source that yields the references once.
-    #[must_use]
     pub fn source(&self) -> TraceSource<'_> {
         TraceSource { left: &self.references }
     }

@@ -235,7 +235,7 @@ fn a_pinned_default_stays_where_it_is() {
 fn adapting_takes_a_bounded_share_of_the_pools_memory() {
     for (frames, slots) in [(1_000, 10_000), (4_000, 16_000), (50_000, 1_000_000)] {
         let slot_params = SlotPolicyParams::new(Costs::PAPER, slots, frames);
-        let before: SsdPolicy = "cac:ageing,sketch".parse().unwrap();
+        let before: SsdPolicy = "cac".parse().unwrap();
         let mut ssd = SsdPolicy::default().build(&slot_params);
         let mut pool = PoolPolicy::Auto.build(&FramePolicyParams::new(frames, Costs::PAPER));
         // Ten times as many pages as there is room for.

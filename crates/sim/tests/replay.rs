@@ -194,21 +194,6 @@ fn help_names_every_policy() {
 }
 
 #[test]
-fn counts_that_age_are_halved_as_often_as_is_asked_for() {
-    let cost = |policy| {
-        let zipf = "--zipf 2000 --churn-percent 5 --pool-pages 50 --ssd-pages 500 --warmup 500 --batches 500";
-        let all: Vec<&str> =
-            zipf.split(' ').chain(["--pool-policy", "gd2l", "--ssd-policy", policy]).collect();
-        json(&all)["cost"].as_f64().unwrap()
-    };
-    let never = cost("cac");
-    assert_eq!(cost("cac:ageing=1000000"), never);
-    // The hot set moves, so forgetting is better, also by default.
-    assert!(cost("cac:ageing=10") < 0.98 * never);
-    assert!(cost("cac:ageing") < 0.98 * never);
-}
-
-#[test]
 fn clustered_writes_switch_clusters_less_often() {
     let switches = |policy: &str| {
         let args = [
@@ -325,7 +310,7 @@ fn bad_input_is_named() {
         (&["--zipf", "9", "--compare", "lru+cc,mru+cc"], "\"mru\""),
         (&["--zipf", "9", "--group-width", "0"], "above 0"),
         (&["--zipf", "9", "--group-width", "nan"], "above 0"),
-        (&["--zipf", "9", "--ssd-policy", "cac:ageing=0"], "ageing=N"),
+        (&["--zipf", "9", "--ssd-policy", "cac:group-width=0"], "group-width=W"),
         (&["--zipf", "9", "--run-read-ms=-1"], "at least 0"),
         (&["--zipf", "9", "--cpu-us", "nan"], "0 to 1000000"),
         (&["--zipf", "9", "--cpu-us=-1"], "0 to 1000000"),

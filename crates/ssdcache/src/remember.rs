@@ -34,7 +34,6 @@ pub struct Unverified {
 
 impl Unverified {
     /// Whether nothing is unverified.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         !self.hdd && !self.ssd && self.homes.is_empty()
     }

@@ -54,7 +54,6 @@ pub struct Placement {
 
 impl Placement {
     /// Returns the number of pages at `place`.
-    #[must_use]
     pub fn count(&self, place: Placed) -> usize {
         self.places.iter().filter(|p| **p == place).count()
     }

@@ -102,8 +102,8 @@ pub fn bounds(text: &str) -> Result<(f64, f64), String> {
     }
 }
 
-/// A pool policy and an SSD policy, such as `gd2l+cac` or `gd2l:frequency+cac:ageing,sketch`, in any letter
-/// case.
+/// A pool policy and an SSD policy, such as `gd2l+cac` or `gd2l:frequency+cac:zone=5,outqueue=5000`, in any
+/// letter case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PolicyPair {
     pub pool: PoolPolicy,
@@ -128,8 +128,9 @@ impl FromStr for PolicyPair {
     }
 }
 
-/// Pairs separated by commas, such as `lru+cc,gd2l+cac:ageing,sketch`. A part with a `+` or a pool policy
-/// starts a pair, unless it starts with an option; any other part is an option of the policy before it.
+/// Pairs separated by commas, such as `lru+cc,gd2l+cac:strict-zone,zone=5`. A part with a `+` or a pool
+/// policy starts a pair, unless it starts with an option; any other part is an option of the policy before
+/// it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PolicyPairs(pub Vec<PolicyPair>);
 
@@ -201,12 +202,19 @@ mod tests {
             list.parse().map(|PolicyPairs(pairs)| pairs.iter().map(ToString::to_string).collect::<Vec<_>>())
         };
         assert_eq!(names("CFDC-75+Tac"), Ok(vec!["cfdc-75+tac".to_owned()]));
-        let list = "lru+cc,gd2l:frequency,write-back+cac:ageing,sketch,gd2l+cac";
-        let three = ["lru+cc", "gd2l:frequency,write-back+cac:ageing,sketch", "gd2l+cac"];
+        let list = "lru+cc,gd2l:frequency,write-back+cac:strict-zone,zone=5,gd2l+cac";
+        let three = ["lru+cc", "gd2l:frequency,write-back+cac:strict-zone,zone=5", "gd2l+cac"];
         assert_eq!(names(list), Ok(three.map(str::to_owned).to_vec()));
-        for bad in
-            ["lru", "", "lru+cc,", ",lru+cc", "lru+arc", "mru+cac", "lru+cc,sketch", "lru+cac:sketch,mru"]
-        {
+        for bad in [
+            "lru",
+            "",
+            "lru+cc,",
+            ",lru+cc",
+            "lru+arc",
+            "mru+cac",
+            "lru+cc,strict-zone",
+            "lru+cac:strict-zone,mru",
+        ] {
             assert!(names(bad).is_err(), "{bad}");
         }
         assert!(names("lru+arc").unwrap_err().contains("mv-fifo-gsc"));

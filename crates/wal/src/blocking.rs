@@ -100,9 +100,6 @@ impl LoggedStore {
     }
 
     /// See [`PageStore::get`].
-    ///
-    /// # Errors
-    /// As there.
     #[inline]
     pub fn get(&self, page: PageId) -> Result<PageRef<'_>, Error> {
         match self.store().try_get(page) {
@@ -112,9 +109,6 @@ impl LoggedStore {
     }
 
     /// See [`PageStore::get_mut`].
-    ///
-    /// # Errors
-    /// As there.
     #[inline]
     pub fn get_mut(&self, page: PageId) -> Result<PageMut<'_>, Error> {
         match self.store().try_get_mut(page) {
@@ -124,51 +118,33 @@ impl LoggedStore {
     }
 
     /// See [`PageStore::get_or_create`].
-    ///
-    /// # Errors
-    /// As there.
     pub fn get_or_create(&self, page: PageId) -> Result<PageMut<'_>, Error> {
         self.block_on(self.store().get_or_create(page))
     }
 
     /// See [`PageStore::allocate`].
-    ///
-    /// # Errors
-    /// As there.
     pub fn allocate(&self, space: SpaceId) -> Result<PageMut<'_>, Error> {
         self.block_on(self.store().allocate(space))
     }
 
     /// See [`PageStore::overwrite`].
-    ///
-    /// # Errors
-    /// As there.
     pub fn overwrite(&self, page: PageId) -> Result<PageMut<'_>, Error> {
         self.block_on(self.store().overwrite(page))
     }
 
     /// See [`LoggedStore::begin`](crate::LoggedStore::begin).
-    ///
-    /// # Errors
-    /// As there.
     pub fn begin<G: Guard>(&self) -> Result<MiniTx<'_, G>, WalError> {
         self.admit(Duration::from_secs(30))?;
         Ok(MiniTx::new(Some(self.wal())))
     }
 
     /// See [`LoggedStore::admit`](crate::LoggedStore::admit).
-    ///
-    /// # Errors
-    /// As there.
     pub fn admit(&self, wait: Duration) -> Result<(), WalError> {
         self.block_on(self.logged.admit(wait))
     }
 
     /// See [`LoggedStore::commit`](crate::LoggedStore::commit). Threads that commit at the same time share a
     /// sync of the log.
-    ///
-    /// # Errors
-    /// As there.
     pub fn commit<G: Guard>(&self, change: MiniTx<'_, G>) -> Result<Lsn, WalError> {
         // Its guards need not be fit for another thread.
         let (lsn, gives_room) = change.record()?;
@@ -177,25 +153,16 @@ impl LoggedStore {
     }
 
     /// See [`LoggedStore::drop_space`](crate::LoggedStore::drop_space).
-    ///
-    /// # Errors
-    /// As there.
     pub fn drop_space(&self, space: SpaceId) -> Result<(), CheckpointError> {
         self.block_on(self.logged.drop_space(space))
     }
 
     /// See [`LoggedStore::checkpoint`](crate::LoggedStore::checkpoint).
-    ///
-    /// # Errors
-    /// As there.
     pub fn checkpoint(&self) -> Result<(), CheckpointError> {
         self.block_on(self.logged.checkpoint())
     }
 
     /// See [`LoggedStore::backup`](crate::LoggedStore::backup).
-    ///
-    /// # Errors
-    /// As there.
     pub fn backup(&self, to: &Path, options: BackupOptions) -> Result<BackupReport, LoggedBackupError> {
         self.block_on(self.logged.backup(to, options))
     }
@@ -225,17 +192,11 @@ impl LoggedStore {
     }
 
     /// See [`LoggedStore::restorable`](crate::LoggedStore::restorable).
-    ///
-    /// # Errors
-    /// As there.
     pub fn restorable(from: &Path, number: u32, archive: &Path) -> Result<(Moment, Moment), WalError> {
         logged::LoggedStore::restorable(from, number, archive)
     }
 
     /// See [`LoggedStore::shutdown`](crate::LoggedStore::shutdown).
-    ///
-    /// # Errors
-    /// As there.
     pub fn shutdown(&self) -> Result<(), CheckpointError> {
         self.block_on(self.logged.shutdown())
     }

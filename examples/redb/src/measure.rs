@@ -8,7 +8,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::ops::Range;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 /// Whatever ends a measurement.
@@ -140,6 +140,17 @@ fn in_a_process(subject: &str, options: &[&str]) -> Result<Figures, Failure> {
     let figures = text.trim().split_once(' ').filter(|_| out.status.success());
     let (commits, reads) = figures.ok_or_else(|| format!("{subject} was not measured: {}", out.status))?;
     Ok(Figures { commits: commits.parse()?, reads: reads.parse()? })
+}
+
+/// Runs a program, and prints with its causes why it fails.
+pub fn main(run: fn() -> Result<(), Failure>) -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{}", pagetier::errors::Causes(&*error));
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// Measures the subjects, which this program measures as `one SUBJECT OPTIONS`, and prints their figures and

@@ -20,13 +20,7 @@ const USAGE: &str = "usage:
       one, with equal memory (64MiB), an SSD of 1GiB, 400,000 rows, 10 seconds for each figure";
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{}", pagetier::errors::Causes(&*error));
-            ExitCode::FAILURE
-        }
-    }
+    measure::main(run)
 }
 
 fn run() -> Result<(), Failure> {

@@ -44,7 +44,6 @@ impl Recorder {
     }
 
     /// The state of the recording in progress.
-    #[must_use]
     pub fn recorded(&self) -> Option<TraceSummary> {
         self.tap.recorded()
     }

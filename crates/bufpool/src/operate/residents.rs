@@ -43,7 +43,6 @@ pub struct Passed {
 impl<T: Tier> Pool<T> {
     /// The state of `page` in memory; `None` if it is not in memory. Neither pins the page nor counts as a
     /// use.
-    #[must_use]
     pub fn residence(&self, page: PageId) -> Option<PoolResidency> {
         let frames = &self.inner.frames;
         let policy = self.inner.policy.lock();
@@ -62,7 +61,6 @@ impl<T: Tier> Pool<T> {
     }
 
     /// At most `max` pages in memory, those that the policy would keep longest first.
-    #[must_use]
     pub fn hottest(&self, max: usize) -> Vec<PageId> {
         let order = eviction_order(&*self.inner.policy.lock(), &self.inner.frames.all);
         let pages = order.into_iter().rev().filter_map(|frame| self.inner.frames.at(frame).page());

@@ -39,7 +39,6 @@ impl<T: Tier> Pool<T> {
     }
 
     /// Whether memory holds a version of `page` that the storage below lacks.
-    #[must_use]
     pub fn is_unwritten(&self, page: PageId) -> bool {
         let frames = &self.inner.frames;
         // Under the lock, as above: a page that the lookup missed would be reported as lost.

@@ -93,13 +93,11 @@ impl<P: Held, const EXCLUSIVE: bool> Guard<P, EXCLUSIVE> {
     }
 
     /// The page's id.
-    #[must_use]
     pub fn id(&self) -> PageId {
         Header::peek(self.image()).page
     }
 
     /// The embedder's log position of the last change.
-    #[must_use]
     pub fn lsn(&self) -> Lsn {
         Header::peek(self.image()).lsn
     }

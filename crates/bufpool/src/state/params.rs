@@ -118,7 +118,6 @@ impl PoolParams {
     }
 
     /// The bytes of a page that the embedder can use.
-    #[must_use]
     pub fn payload_bytes(&self) -> usize {
         self.page_size.bytes() - HEADER_BYTES
     }

@@ -59,7 +59,6 @@ impl<T: Tier> Pool<T> {
     }
 
     /// Whether a flush waits for an exclusive guard: a number that stays the same during one wait.
-    #[must_use]
     pub fn flush_waits_for_guard(&self) -> Option<u64> {
         self.inner.guard_waits.current()
     }

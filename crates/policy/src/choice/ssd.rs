@@ -5,12 +5,12 @@ use crate::SsdPolicyFactory;
 use crate::custom::registered;
 use crate::numbers::ZonePercent;
 use crate::ssd::{
-    Adaptive, Ageing, Alpha, AutoOptions, Cac, CacOptions, NoSsd, SlotPolicy, SlotPolicyParams, SsdSetting,
+    Adaptive, Alpha, AutoOptions, Cac, CacOptions, NoSsd, SlotPolicy, SlotPolicyParams, SsdSetting,
 };
 use std::fmt;
 
 /// The policy that decides which pages the SSD holds, with the parameters that its paper gives it. It
-/// converts to and from names such as `auto`, `cac:ageing,sketch`, `auto:outqueue=5000,zone=5` and `none`
+/// converts to and from names such as `auto`, `cac:strict-zone`, `auto:outqueue=5000,zone=5` and `none`
 /// (`Display`, case-insensitive `FromStr`, serde).
 ///
 /// The policies with which the papers compare, such as LRU2, TAC and MV-FIFO, are in the package
@@ -44,9 +44,8 @@ impl SsdPolicy {
         Self::None,
     ];
 
-    /// The names of the options of `cac` and `cc` that need no value. `ageing=N` halves the counts every N
-    /// accesses per slot.
-    pub const PARTS: &[&str] = &["ageing", "sketch", "strict-zone"];
+    /// The names of the options of `cac` and `cc` that need no value.
+    pub const PARTS: &[&str] = &[STRICT_ZONE];
 
     /// The names of the options that have a value: of all policies but `none`; of `auto`, `cac` and `cc`; and
     /// of `cac` and `cc`.
@@ -109,10 +108,10 @@ impl SsdPolicy {
     #[must_use]
     pub fn known() -> String {
         format!(
-            "{}; cac and cc with options, as in cac:ageing,sketch: {}, ageing=N (counts are halved every N accesses \
-             per slot) and {GROUP_WIDTH}=W (logical reads per minute); auto, cac and cc with {OUTQUEUE}=N (entries \
-             of the outqueue); all but none with {ZONE}=K (per cent of the slots, above 0 and at most 100, with up to \
-             three decimals); auto pinned to one setting, as in auto:pin=plain: {}",
+            "{}; cac and cc with options, as in cac:{STRICT_ZONE},{GROUP_WIDTH}=0.5: {} and {GROUP_WIDTH}=W \
+             (logical reads per minute); auto, cac and cc with {OUTQUEUE}=N (entries of the outqueue); all \
+             but none with {ZONE}=K (per cent of the slots, above 0 and at most 100, with up to three \
+             decimals); auto pinned to one setting, as in auto:pin=plain: {}",
             Self::names().join(", "),
             Self::PARTS.join(", "),
             SsdSetting::all().map(SsdSetting::name).collect::<Vec<_>>().join(", ")
@@ -134,18 +133,12 @@ impl SsdPolicy {
                 _ => return None,
             },
             (Self::Cac(options), _, Some(value)) => match name {
-                "ageing" => options.ageing = Some(Ageing::Every(entries(value).filter(|n| *n > 0)?)),
                 ZONE => options.zone = value.parse().ok()?,
                 OUTQUEUE => options.outqueue = Some(entries(value)?),
                 GROUP_WIDTH => options.group_width = Some(value.parse().ok()?),
                 _ => return None,
             },
-            (Self::Cac(options), _, None) => match name {
-                "ageing" => options.ageing = Some(Ageing::DEFAULT),
-                "sketch" => options.sketch = true,
-                "strict-zone" => options.strict_zone = true,
-                _ => return None,
-            },
+            (Self::Cac(options), STRICT_ZONE, None) => options.strict_zone = true,
             _ => return None,
         }
         Some(self)
@@ -164,6 +157,7 @@ impl SsdPolicy {
     }
 }
 
+const STRICT_ZONE: &str = "strict-zone";
 const ZONE: &str = "zone";
 const OUTQUEUE: &str = "outqueue";
 const GROUP_WIDTH: &str = "group-width";
@@ -181,15 +175,9 @@ fn auto_parts(AutoOptions { pin, zone, outqueue }: &AutoOptions) -> impl Iterato
 
 /// The enabled options of `cac` and `cc`.
 fn cac_parts(options: &CacOptions) -> impl Iterator<Item = String> {
-    let ageing = options.ageing.map(|ageing| match ageing {
-        Ageing::DEFAULT => "ageing".to_owned(),
-        Ageing::Every(per_slot) => format!("ageing={per_slot}"),
-        Ageing::WhenOutdated(per_slot) => format!("ageing-when-outdated={per_slot}"),
-    });
-    let named = [(options.sketch, "sketch"), (options.strict_zone, "strict-zone")];
-    let named = named.into_iter().filter(|(on, _)| *on).map(|(_, name)| name.to_owned());
+    let strict = options.strict_zone.then(|| STRICT_ZONE.to_owned());
     let width = options.group_width.map(|width| format!("{GROUP_WIDTH}={width}"));
-    ageing.into_iter().chain(named).chain(width).chain(tiers_parts(options.zone, options.outqueue))
+    strict.into_iter().chain(width).chain(tiers_parts(options.zone, options.outqueue))
 }
 
 /// The sizes that are not the default ones.
@@ -234,18 +222,17 @@ mod tests {
             assert!(SsdPolicy::known().contains(&name), "{name}");
         }
         let all = [
-            "cac:ageing,sketch,strict-zone",
-            "cc:sketch",
-            "cac:ageing=40",
-            "cac:ageing,group-width=0.1,outqueue=5000,zone=2.5",
+            "cc:strict-zone",
+            "cac:group-width=0.1,outqueue=5000,zone=2.5",
+            "cac:strict-zone,group-width=40",
             "auto:pin=plain,outqueue=0,zone=100",
         ];
         for text in SsdPolicy::PARTS.iter().map(|part| format!("cac:{part}")).chain(all.map(str::to_owned)) {
             assert_eq!(read(&text).map(|policy| policy.to_string()), Some(text));
         }
         // In any order; what is the default anyway is not written.
-        let written = read("cc:zone=10,outqueue=7,sketch").map(|policy| policy.to_string());
-        assert_eq!(written.as_deref(), Some("cc:sketch,outqueue=7"));
+        let written = read("cc:zone=10,outqueue=7,strict-zone").map(|policy| policy.to_string());
+        assert_eq!(written.as_deref(), Some("cc:strict-zone,outqueue=7"));
     }
 
     #[test]
@@ -268,11 +255,10 @@ mod tests {
             "arc",
             "cac:",
             "cac:x",
-            "cac:ageing=0",
-            "cac:ageing=",
-            "cac:sketch=1",
-            "none:sketch",
-            "auto:sketch",
+            "cac:ageing",
+            "cac:strict-zone=1",
+            "none:strict-zone",
+            "auto:strict-zone",
             "cac:zone=0",
             "cac:zone=101",
             "cac:zone=nan",

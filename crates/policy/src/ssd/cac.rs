@@ -2,16 +2,13 @@
 //!
 //! Equations 2 to 6 and 8 turn a page's counts into its benefit. CAC anticipates how a page's physical reads
 //! and writes change when it moves to or from the SSD (α, by group). CC takes past counts for future ones,
-//! which is α = 1 (equation 1). Page statistics, outqueue and eviction zone are the same. [`CacOptions`] adds
-//! extensions beyond the paper.
+//! which is α = 1 (equation 1). Page statistics, outqueue and eviction zone are the same.
 
-use super::ageing::{Ager, Due};
 use super::groups::{Dropped, GroupRules, Groups};
 use super::page_stats::{PageRecord, PageRecordMut, PageStats, SUBRANGES_MAX};
 use super::tracked::{Record, RecordId, Tracked};
 use super::zone::Zone;
-use super::{Ageing, Cause, GroupStats, PageCounts, SlotPolicy, Verdict};
-use crate::collections::sketch::Sketch;
+use super::{Cause, GroupStats, PageCounts, SlotPolicy, Verdict};
 use crate::numbers::{GroupWidth, ZonePercent};
 use crate::{Access, Costs, Location, Millis, PageId, SlotId, SlotPages};
 use std::sync::Arc;
@@ -32,13 +29,6 @@ pub enum Alpha {
 pub struct CacOptions {
     /// Whether reads and writes after a move are anticipated.
     pub alpha: Alpha,
-    /// When all counts are halved, so that the ranking follows a changing workload (exponential decay in
-    /// steps; O(records) each time). Default: never.
-    pub ageing: Option<Ageing>,
-    /// Keeps a frequency sketch behind the outqueue. A page that drops out of the outqueue leaves its reads
-    /// in the sketch, and gets them back, as reads from the HDD, when it is read again. Its group's sums then
-    /// include them twice if they include dropped pages ([`Dropped::Kept`]).
-    pub sketch: bool,
     /// Ends a zone only when all its candidates have been evicted, as in section 5.4. By default, a zone also
     /// ends when the benefits of all remaining candidates exceed the lowest benefit that was outside when the
     /// zone began; `docs/policies.md` describes the difference.
@@ -61,8 +51,6 @@ impl CacOptions {
     /// The paper's CAC.
     pub const CAC: Self = Self {
         alpha: Alpha::ByGroup,
-        ageing: None,
-        sketch: false,
         strict_zone: false,
         zone: ZonePercent::DEFAULT,
         outqueue: None,
@@ -71,16 +59,10 @@ impl CacOptions {
 
     /// The paper's CC: α = 1.
     pub const CC: Self = Self { alpha: Alpha::One, ..Self::CAC };
-
-    /// The weight of one access in a record's counts: large enough that fractions of an access count where
-    /// counts are halved.
-    const fn step(&self) -> u32 {
-        if self.ageing.is_some() { 64 } else { 1 }
-    }
 }
 
-/// Sizes, costs and tuning of an SSD policy. Slots, frames and costs apply to every policy; outqueue and
-/// sketch to CAC, CC and the default; the rest to CAC and CC.
+/// Sizes, costs and tuning of an SSD policy. Slots, frames and costs apply to every policy; the outqueue to
+/// CAC, CC and the default; the rest to CAC and CC.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct SlotPolicyParams {
     /// Device costs.
@@ -104,12 +86,6 @@ pub struct SlotPolicyParams {
     /// The treatment of the reads of pages that drop out of the outqueue. Default: they stay in their group's
     /// sums.
     pub dropped: Dropped,
-    /// The number of physical accesses per slot between halvings of the sketch; it is also halved with the
-    /// counts. Default: 40.
-    pub sketch_halved_after_per_slot: u32,
-    /// The memory of the sketch in bytes per slot. Default: 4, one byte per page of a database four times as
-    /// large as the SSD.
-    pub sketch_bytes_per_slot: usize,
 }
 
 impl SlotPolicyParams {
@@ -126,19 +102,16 @@ impl SlotPolicyParams {
             alpha_min: 1e-3,
             alpha_max: 1e3,
             dropped: Dropped::Kept,
-            sketch_halved_after_per_slot: 40,
-            sketch_bytes_per_slot: 4,
         }
     }
 
-    fn group_rules(&self, step: u32) -> GroupRules {
+    fn group_rules(&self) -> GroupRules {
         GroupRules {
             width_per_min: self.group_width_per_min,
             subranges: self.subranges_max.clamp(1, SUBRANGES_MAX),
             alpha_min: self.alpha_min,
             alpha_max: self.alpha_max,
             dropped: self.dropped,
-            step,
         }
     }
 }
@@ -146,23 +119,18 @@ impl SlotPolicyParams {
 /// Computes benefits from counts, with the state that this takes beside the records.
 #[derive(Debug)]
 struct Estimate {
-    /// The weight of one access in a record's counts.
-    step: u32,
     costs: Costs,
     /// `None` if α = 1.
     groups: Option<Groups>,
-    sketch: Option<Sketch>,
 }
 
 impl Estimate {
     fn new(options: CacOptions, params: &SlotPolicyParams) -> Self {
-        let step = options.step();
         let groups = match options.alpha {
-            Alpha::ByGroup => Some(Groups::new(params.group_rules(step))),
+            Alpha::ByGroup => Some(Groups::new(params.group_rules())),
             Alpha::One => None,
         };
-        let sketch_bytes = params.sketch_bytes_per_slot.saturating_mul(params.slots);
-        Self { step, costs: params.costs, groups, sketch: options.sketch.then(|| Sketch::new(sketch_bytes)) }
+        Self { costs: params.costs, groups }
     }
 
     /// Equations 2 to 6, in milliseconds; with α = 1, equation 1.
@@ -170,7 +138,7 @@ impl Estimate {
         let (costs, counts) = (&self.costs, record.kept);
         let (r_d, r_s) = (f64::from(counts.reads_hdd), f64::from(counts.reads_ssd));
         let (w_d, w_s) = (f64::from(counts.writes_hdd), f64::from(counts.writes_ssd));
-        let saved = match &self.groups {
+        match &self.groups {
             None => {
                 // Equation 1: a page that moves is accessed as before, so every access saves the difference
                 // of the devices.
@@ -188,34 +156,6 @@ impl Estimate {
                     (w_d + w_s / alpha) * costs.hdd_write_ms - (w_s + alpha * w_d) * costs.ssd_write_ms;
                 reads + writes
             }
-        };
-        // Counts are in units of `step`, so that halving keeps fractions of an access; costs are per access.
-        saved / f64::from(self.step)
-    }
-
-    fn halve_counts(&mut self, stats: &mut Tracked<PageStats>, now: Millis) {
-        match &mut self.groups {
-            // The groups halve with their pages: sums that kept their weight would outvote the pages' new
-            // accesses, and α would follow the workload late.
-            Some(groups) => groups.halve(stats, now),
-            None => stats.each_live(|record| {
-                record.kept.settle(self.step);
-                record.kept.halve();
-            }),
-        }
-        self.halve_sketch();
-    }
-
-    fn halve_sketch(&mut self) {
-        if let Some(sketch) = &mut self.sketch {
-            sketch.halve();
-        }
-    }
-
-    /// Restores the reads that the sketch remembers of a page that had no record.
-    fn restore(&self, record: &mut PageRecordMut<'_>) {
-        if let Some(sketch) = &self.sketch {
-            record.kept.restore_reads(u32::from(sketch.estimate(record.page)) * self.step);
         }
     }
 
@@ -223,13 +163,13 @@ impl Estimate {
     fn read(&mut self, record: &mut PageRecordMut<'_>, location: Location, now: Millis) {
         // With α = 1 there are no sums to add to, so nothing has to wait.
         if self.groups.is_none() {
-            record.kept.settle(self.step);
+            record.kept.settle();
         // One read may wait for its group's sums, not two: settle the first, which also moves the page to the
         // group of its present rate.
         } else if record.kept.read_waits() {
             self.settle(record, now);
         }
-        record.kept.count_read(location, self.step);
+        record.kept.count_read(location);
         // A physical read is a logical one as well; a miss rate above 1 would result otherwise.
         self.logical(record, 1, location, now);
     }
@@ -263,11 +203,6 @@ impl Estimate {
         if let Some(groups) = &mut self.groups {
             groups.dropped(record);
         }
-        if let Some(sketch) = &mut self.sketch {
-            // The record goes, but a page that was read often must not begin at 0 when it returns: the sketch
-            // keeps its reads approximately.
-            sketch.raise(record.page, record.kept.reads(self.step));
-        }
     }
 
     fn forget(&mut self, record: PageRecord<'_>) {
@@ -277,9 +212,7 @@ impl Estimate {
     }
 
     fn memory_bytes(&self) -> usize {
-        let groups = self.groups.as_ref().map_or(0, Groups::memory_bytes);
-        let sketch = self.sketch.as_ref().map_or(0, Sketch::memory_bytes);
-        groups + sketch
+        self.groups.as_ref().map_or(0, Groups::memory_bytes)
     }
 }
 
@@ -291,7 +224,6 @@ pub struct Cac {
     now: Millis,
     zone: Zone,
     estimate: Estimate,
-    ager: Option<Ager>,
 }
 
 impl Cac {
@@ -305,14 +237,11 @@ impl Cac {
         if let Some(width) = options.group_width {
             params.group_width_per_min = width.get();
         }
-        let sketch = options.sketch.then_some(params.sketch_halved_after_per_slot);
-        let ages = options.ageing.is_some() || options.sketch;
         Self {
             stats: Tracked::new(params.slots, params.frames, params.outqueue_entries, 0),
             now: Millis(0),
             zone: if options.strict_zone { Zone::strict() } else { Zone::empty() },
             estimate: Estimate::new(options, &params),
-            ager: ages.then(|| Ager::new(options.ageing, sketch, params.slots)),
         }
     }
 
@@ -324,33 +253,8 @@ impl Cac {
         }
     }
 
-    /// Ages the counts, if due, after a physical access to `page`.
-    fn age(&mut self, page: PageId, now: Millis) {
-        let Some(ager) = &mut self.ager else { return };
-        match ager.accessed(page) {
-            Due::Nothing => {}
-            Due::Sketch => self.estimate.halve_sketch(),
-            Due::Counts => {
-                self.estimate.halve_counts(&mut self.stats, now);
-                let (zone, now) = self.zone();
-                // All benefits halve with the counts; a ceiling that did not would call every candidate of
-                // low priority.
-                zone.scale(0.5, now);
-            }
-        }
-    }
-
-    /// Finds the record of a page that was read, or creates it.
-    fn find_or_track(&mut self, page: PageId, from: Option<Location>, now: Millis) -> RecordId {
-        self.stats.find(page).unwrap_or_else(|| {
-            let id = self.stats.track(page, PageStats::new(now));
-            if from.is_some() {
-                // Only for a page that is read: one that was newly allocated has no past, although its number
-                // may have.
-                self.estimate.restore(&mut self.stats.get_mut(id));
-            }
-            id
-        })
+    fn find_or_track(&mut self, page: PageId, now: Millis) -> RecordId {
+        self.stats.find(page).unwrap_or_else(|| self.stats.track(page, PageStats::new(now)))
     }
 
     fn settle(&mut self, id: RecordId, now: Millis) {
@@ -387,7 +291,7 @@ impl SlotPolicy for Cac {
 
     fn read(&mut self, page: PageId, from: Option<Location>, access: Access, now: Millis) {
         self.now = now;
-        let id = self.find_or_track(page, from, now);
+        let id = self.find_or_track(page, now);
         // Sequential reads do not count (section 5.3): a scan costs a disk little, and would make every page
         // of a table look worth caching.
         if let (Some(location), Access::Random) = (from, access) {
@@ -395,9 +299,6 @@ impl SlotPolicy for Cac {
             self.reposition(id);
         }
         self.stats.set_buffered(id, true);
-        if from.is_some() && access == Access::Random {
-            self.age(page, now);
-        }
     }
 
     fn logical(&mut self, page: PageId, n: u32, location: Location, now: Millis) {
@@ -435,13 +336,12 @@ impl SlotPolicy for Cac {
     fn wrote(&mut self, page: PageId, location: Location, now: Millis) {
         if let Some(id) = self.stats.find(page) {
             let record = self.stats.get_mut(id);
-            record.kept.count_write(location, self.estimate.step);
+            record.kept.count_write(location);
             match location {
                 // An admission is another of the three events; a write to the HDD is none.
                 Location::Ssd => self.settle(id, now),
                 Location::Hdd => self.reposition(id),
             }
-            self.age(page, now);
         }
     }
 
@@ -450,7 +350,7 @@ impl SlotPolicy for Cac {
             // The slot's page is evicted without a call of its own, if the store overwrites the slot.
             self.removed(before, true, now);
         }
-        let id = self.stats.find(page).unwrap_or_else(|| self.stats.track(page, PageStats::new(now)));
+        let id = self.find_or_track(page, now);
         if let Some(before) = self.stats.slot(id) {
             // A page that moves to another slot must not stay a candidate in the one it left.
             self.zone.remove(before);
@@ -532,7 +432,7 @@ impl SlotPolicy for Cac {
     }
 
     fn counts(&self, page: PageId) -> Option<PageCounts> {
-        self.stats.get_by_page(page).map(|record| record.kept.counts(self.estimate.step))
+        self.stats.get_by_page(page).map(|record| record.kept.counts())
     }
 
     fn groups(&self) -> Vec<GroupStats> {
@@ -553,10 +453,7 @@ impl SlotPolicy for Cac {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.stats.memory_bytes()
-            + self.zone.memory_bytes()
-            + self.estimate.memory_bytes()
-            + self.ager.as_ref().map_or(0, Ager::memory_bytes)
+        self.stats.memory_bytes() + self.zone.memory_bytes() + self.estimate.memory_bytes()
     }
 
     fn validate(&self) -> Result<(), String> {

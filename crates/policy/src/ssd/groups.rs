@@ -14,8 +14,7 @@
 //! - *Age of young pages*: a page younger than 1 / width, the time in which one read amounts to one subrange,
 //!   gets its rate over that time. Otherwise a page read once would start in the highest group.
 
-use super::page_stats::{Counted, PageRecord, PageRecordMut, PageStats};
-use super::tracked::Tracked;
+use super::page_stats::{Counted, PageRecord, PageRecordMut};
 use crate::{GroupStats, Millis, SpaceId};
 use rustc_hash::FxHashMap;
 
@@ -37,8 +36,6 @@ pub(crate) struct GroupRules {
     pub(crate) alpha_min: f64,
     pub(crate) alpha_max: f64,
     pub(crate) dropped: Dropped,
-    /// The weight of one access in a record's counts.
-    pub(crate) step: u32,
 }
 
 impl GroupRules {
@@ -100,12 +97,6 @@ impl Group {
         self.logical_ssd -= u64::from(c.logical_ssd);
         self.logical_hdd -= u64::from(c.logical_hdd);
     }
-
-    fn halve(&mut self) {
-        for sum in [&mut self.reads_ssd, &mut self.reads_hdd, &mut self.logical_ssd, &mut self.logical_hdd] {
-            *sum /= 2;
-        }
-    }
 }
 
 fn rate(physical: u64, logical: u64) -> Option<f64> {
@@ -116,16 +107,12 @@ fn rate(physical: u64, logical: u64) -> Option<f64> {
 #[derive(Debug)]
 pub(crate) struct Groups {
     rules: GroupRules,
-    /// The maximum effective span of a page's counts at the last halving, in minutes, and the time of that
-    /// halving.
-    span_min: f64,
-    halved: Option<Millis>,
     by_space: FxHashMap<SpaceId, Vec<Group>>,
 }
 
 impl Groups {
     pub(crate) fn new(rules: GroupRules) -> Self {
-        Self { rules, by_space: FxHashMap::default(), span_min: 0.0, halved: None }
+        Self { rules, by_space: FxHashMap::default() }
     }
 
     /// α of the record's group; 1 for a page that has none yet.
@@ -135,59 +122,22 @@ impl Groups {
         group.map_or(1.0, |group| group.alpha)
     }
 
-    /// The minutes over which the page's counts accumulated; minutes before a halving count half.
-    fn age_min(&self, stats: &PageStats, now: Millis) -> f64 {
-        let age = stats.age_min(now);
-        // The counts before a halving weigh half, so their time must as well, or every rate would fall by
-        // half.
-        self.halved.map_or(age, |at| age.min(self.span_min + now.0.saturating_sub(at.0) as f64 / 60_000.0))
-    }
-
-    /// Halves every sum, and the counts of all records after settling them.
-    pub(crate) fn halve(&mut self, stats: &mut Tracked<PageStats>, now: Millis) {
-        let since = now.0.saturating_sub(self.halved.map_or(0, |at| at.0)) as f64 / 60_000.0;
-        let rules = self.rules;
-        stats.each_live(|mut record| {
-            self.settle(&mut record, now);
-            let before = record.kept.counted(rules.step);
-            record.kept.halve();
-            if let (Dropped::Subtracted, Some(subrange)) = (rules.dropped, record.kept.subrange()) {
-                // Halve page by page: each count is rounded down, and the sums must follow exactly.
-                let group = self.group(record.page.space, subrange);
-                group.subtract(before);
-                group.add(record.kept.counted(rules.step));
-            }
-        });
-        for group in self.by_space.values_mut().flatten() {
-            if rules.dropped == Dropped::Kept {
-                // The sums include pages that are no longer tracked, so they cannot be recounted from the
-                // records.
-                group.halve();
-            }
-            group.alpha = rules.alpha(group.miss_ssd(), group.miss_hdd());
-        }
-        self.span_min = (self.span_min + since) / 2.0;
-        self.halved = Some(now);
-    }
-
     /// Gives the page a group if it has none.
     pub(crate) fn assign(&mut self, record: &mut PageRecordMut<'_>, now: Millis) {
         if record.kept.subrange().is_none() {
-            let subrange =
-                self.rules.subrange(record.kept.logical(self.rules.step), self.age_min(record.kept, now));
-            let counted = record.kept.counted(self.rules.step);
+            let subrange = self.rules.subrange(record.kept.logical(), record.kept.age_min(now));
+            let counted = record.kept.counted();
             self.enter(record, subrange, counted);
         }
     }
 
     /// Adds the page's pending counts to the sums, and moves the page to the group of its logical read rate.
     pub(crate) fn settle(&mut self, record: &mut PageRecordMut<'_>, now: Millis) {
-        let subrange =
-            self.rules.subrange(record.kept.logical(self.rules.step), self.age_min(record.kept, now));
-        let before = record.kept.counted(self.rules.step);
+        let subrange = self.rules.subrange(record.kept.logical(), record.kept.age_min(now));
+        let before = record.kept.counted();
         // Before the comparison of subranges: the waiting reads belong to the group that the page leaves or
         // stays in, not to none.
-        let after = record.kept.settle(self.rules.step);
+        let after = record.kept.settle();
         if record.kept.subrange() == Some(subrange) {
             // Nothing waited: α cannot have changed, and a hash lookup is saved.
             if before != after {
@@ -210,7 +160,7 @@ impl Groups {
         match self.rules.dropped {
             // The sums keep the reads, so that the rates of a group do not depend on the outqueue's length.
             Dropped::Kept => self.leave(record, Counted::default()),
-            Dropped::Subtracted => self.leave(record, record.kept.counted(self.rules.step)),
+            Dropped::Subtracted => self.leave(record, record.kept.counted()),
         }
     }
 
@@ -285,7 +235,7 @@ impl Groups {
             if let Some(subrange) = record.kept.subrange() {
                 let group = recount.group(record.page.space, subrange);
                 group.pages += 1;
-                group.add(record.kept.counted(self.rules.step));
+                group.add(record.kept.counted());
             }
         }
         for (space, groups) in &self.by_space {

@@ -5,7 +5,6 @@
 //! and executes it in a safe order. A bad policy costs speed, never data.
 
 mod adaptive;
-mod ageing;
 mod cac;
 mod groups;
 mod no_ssd;
@@ -14,7 +13,6 @@ mod tracked;
 mod zone;
 
 pub use adaptive::{Adaptive, AutoOptions, SsdSetting};
-pub use ageing::Ageing;
 pub use cac::{Alpha, Cac, CacOptions, SlotPolicyParams};
 pub use groups::Dropped;
 pub use no_ssd::NoSsd;

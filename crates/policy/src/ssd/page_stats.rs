@@ -86,42 +86,28 @@ impl PageStats {
         f64::from(deciseconds(now).saturating_sub(self.born_ds)) / 600.0
     }
 
-    /// All counts, including the reads that wait. A count of `step` is one access.
-    pub(crate) fn counts(&self, step: u32) -> PageCounts {
+    /// All counts, including the reads that wait.
+    pub(crate) fn counts(&self) -> PageCounts {
         let waiting = u64::from(self.waiting);
         let (on_ssd, off_ssd) = if self.tag & LOGICAL_WAITS_SSD != 0 { (waiting, 0) } else { (0, waiting) };
-        // Rounded up: a page whose one access was halved was still accessed.
-        let accesses = |count: u32| u64::from(count.div_ceil(step));
         PageCounts {
-            reads_hdd: accesses(self.reads_hdd),
-            reads_ssd: accesses(self.reads_ssd),
-            logical_hdd: accesses(self.logical_hdd) + off_ssd,
-            logical_ssd: accesses(self.logical_ssd) + on_ssd,
-            writes_hdd: accesses(self.writes_hdd),
-            writes_ssd: accesses(self.writes_ssd),
+            reads_hdd: u64::from(self.reads_hdd),
+            reads_ssd: u64::from(self.reads_ssd),
+            logical_hdd: u64::from(self.logical_hdd) + off_ssd,
+            logical_ssd: u64::from(self.logical_ssd) + on_ssd,
+            writes_hdd: u64::from(self.writes_hdd),
+            writes_ssd: u64::from(self.writes_ssd),
         }
     }
 
-    /// All logical reads. Each counts `step` once it no longer waits.
-    pub(crate) fn logical(&self, step: u32) -> u64 {
-        let counted = u64::from(self.logical_hdd) + u64::from(self.logical_ssd);
-        counted / u64::from(step) + u64::from(self.waiting)
+    /// All logical reads.
+    pub(crate) fn logical(&self) -> u64 {
+        u64::from(self.logical_hdd) + u64::from(self.logical_ssd) + u64::from(self.waiting)
     }
 
-    /// The physical reads of the page; a count of `step` is one read.
-    pub(crate) fn reads(&self, step: u32) -> u32 {
-        self.reads_hdd.saturating_add(self.reads_ssd) / step
-    }
-
-    /// Restores counts from before tracking began: reads from the HDD, each also a logical read.
-    pub(crate) fn restore_reads(&mut self, reads_hdd: u32) {
-        self.reads_hdd = reads_hdd;
-        self.logical_hdd = reads_hdd;
-    }
-
-    /// Counts a random physical read from `location` as `step`. Only one read can wait: the caller settles
-    /// the record first if one does.
-    pub(crate) fn count_read(&mut self, location: Location, step: u32) {
+    /// Counts a random physical read from `location`. Only one read can wait: the caller settles the record
+    /// first if one does.
+    pub(crate) fn count_read(&mut self, location: Location) {
         debug_assert!(!self.read_waits());
         let (count, waits) = match location {
             Location::Ssd => (&mut self.reads_ssd, READ_WAITS_SSD),
@@ -129,7 +115,7 @@ impl PageStats {
         };
         // At its maximum a count stops, and the group's sums with it: a wrapped one would make the hottest
         // page the coldest.
-        if let Some(more) = count.checked_add(step) {
+        if let Some(more) = count.checked_add(1) {
             *count = more;
             self.tag |= waits;
         }
@@ -139,12 +125,12 @@ impl PageStats {
         self.tag & (READ_WAITS_SSD | READ_WAITS_HDD) != 0
     }
 
-    pub(crate) fn count_write(&mut self, location: Location, step: u32) {
+    pub(crate) fn count_write(&mut self, location: Location) {
         let count = match location {
             Location::Ssd => &mut self.writes_ssd,
             Location::Hdd => &mut self.writes_hdd,
         };
-        *count = count.saturating_add(step);
+        *count = count.saturating_add(1);
     }
 
     /// Counts up to `n` logical reads at `location`, and returns the number not counted: they require that
@@ -164,10 +150,10 @@ impl PageStats {
         n - taken
     }
 
-    /// The record's share of its group's sums, in which a read counts `step`.
-    pub(crate) fn counted(&self, step: u32) -> Counted {
+    /// The record's share of its group's sums.
+    pub(crate) fn counted(&self) -> Counted {
         // A read that waits is in the count already but not in the sums.
-        let waits = |flag: u16| if self.tag & flag == 0 { 0 } else { step };
+        let waits = |flag: u16| u32::from(self.tag & flag != 0);
         Counted {
             reads_ssd: self.reads_ssd - waits(READ_WAITS_SSD),
             reads_hdd: self.reads_hdd - waits(READ_WAITS_HDD),
@@ -176,28 +162,14 @@ impl PageStats {
         }
     }
 
-    /// Ends all waiting, and returns the record's new share of its group's sums. An access counts `step`.
-    pub(crate) fn settle(&mut self, step: u32) -> Counted {
+    /// Ends all waiting, and returns the record's new share of its group's sums.
+    pub(crate) fn settle(&mut self) -> Counted {
         let logical =
             if self.tag & LOGICAL_WAITS_SSD != 0 { &mut self.logical_ssd } else { &mut self.logical_hdd };
-        *logical = logical.saturating_add(u32::from(self.waiting).saturating_mul(step));
+        *logical = logical.saturating_add(u32::from(self.waiting));
         self.waiting = 0;
         self.tag &= !(READ_WAITS_SSD | READ_WAITS_HDD | LOGICAL_WAITS_SSD);
-        self.counted(step)
-    }
-
-    /// Halves every count. No read may wait.
-    pub(crate) fn halve(&mut self) {
-        for count in [
-            &mut self.reads_hdd,
-            &mut self.reads_ssd,
-            &mut self.writes_hdd,
-            &mut self.writes_ssd,
-            &mut self.logical_hdd,
-            &mut self.logical_ssd,
-        ] {
-            *count /= 2;
-        }
+        self.counted()
     }
 }
 

@@ -444,15 +444,6 @@ impl<T: Kept> Tracked<T> {
         all.map(|(_, at)| (RecordId(at), self.get(RecordId(at))))
     }
 
-    /// Calls `change` for every record in use.
-    pub(crate) fn each_live(&mut self, mut change: impl FnMut(Record<&mut T>)) {
-        for id in (0..self.all.stored.len() as u32).map(RecordId) {
-            if self.all.stored[id.0 as usize].is_live() {
-                change(self.get_mut(id));
-            }
-        }
-    }
-
     /// Recounts index, slots, outqueue and free lists.
     pub(crate) fn validate(&self) -> Result<(), String> {
         let (mut live, mut in_slots, mut queued) = (0, 0, 0);

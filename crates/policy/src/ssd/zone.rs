@@ -347,12 +347,7 @@ impl Zone {
 
     /// Adapts the zone to a change of costs: benefits scale approximately with the saving of a read.
     pub fn reprice(&mut self, before: &Costs, after: &Costs, now: impl Fn(SlotId) -> f64) {
-        self.scale(after.read_saving_ms() / before.read_saving_ms(), now);
-    }
-
-    /// Adapts the zone to benefits that changed by approximately `factor`. An invalid factor removes the
-    /// ceiling.
-    pub(crate) fn scale(&mut self, factor: f64, now: impl Fn(SlotId) -> f64) {
+        let factor = after.read_saving_ms() / before.read_saving_ms();
         let scaled = self.ceiling * factor;
         // Costs of which reading from the SSD saves nothing give no order to scale: no ceiling is the safe
         // side, since then only evictions end the zone.

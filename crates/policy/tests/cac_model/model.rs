@@ -8,9 +8,6 @@ use std::collections::BTreeMap;
 
 pub(super) const SLOTS: u32 = 8;
 
-/// The number of parts that an access counts as, so that counts can be halved.
-const PARTS: u64 = 64;
-
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum What {
     Read,
@@ -18,28 +15,13 @@ pub(super) enum What {
     Write,
 }
 
-/// A kind of access, its home, and a number of its parts.
+/// A kind of access, its home, and how many.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Entry(What, Location, u64);
 
-/// Every kind of access at every home.
-const KINDS: [(What, Location); 6] = [
-    (What::Read, Location::Ssd),
-    (What::Read, Location::Hdd),
-    (What::Logical, Location::Ssd),
-    (What::Logical, Location::Hdd),
-    (What::Write, Location::Ssd),
-    (What::Write, Location::Hdd),
-];
-
-/// Returns the total parts of this kind of access at `location` in `log`.
-fn parts(log: &[Entry], what: What, location: Location) -> u64 {
+/// Returns the accesses of this kind at `location` in `log`.
+fn count(log: &[Entry], what: What, location: Location) -> u64 {
     log.iter().filter(|entry| (entry.0, entry.1) == (what, location)).map(|entry| entry.2).sum()
-}
-
-/// Returns a log with half of each total, rounded down.
-fn half(log: &[Entry]) -> Vec<Entry> {
-    KINDS.iter().map(|&(what, location)| Entry(what, location, parts(log, what, location) / 2)).collect()
 }
 
 pub(super) type Group = (SpaceId, u16);
@@ -65,18 +47,10 @@ impl Page {
 pub(super) struct Model {
     pub(super) params: SlotPolicyParams,
     pub(super) anticipates: bool,
-    /// Reads of pages that dropped out of the outqueue, if the options remember them.
-    pub(super) sketch: Option<BTreeMap<PageId, usize>>,
     pub(super) pages: BTreeMap<PageId, Page>,
     pub(super) outqueue: Vec<PageId>,
-    /// Logs of dropped pages, if they stay in their groups' sums; and the excess of a group's sums over its
-    /// pages' counts after both were halved.
+    /// Logs of dropped pages, if they stay in their groups' sums.
     pub(super) gone: Vec<(Group, Vec<Entry>)>,
-    /// The number of physical accesses between halvings, if any; and the number so far.
-    pub(super) halve_after: Option<u64>,
-    pub(super) accesses: u64,
-    /// The times of the halvings.
-    pub(super) halved: Vec<Millis>,
     /// The zone's candidates with the benefit at which they were last filed.
     pub(super) zone: Vec<(u32, f64)>,
     /// The lowest benefit outside the zone when it began.
@@ -90,13 +64,9 @@ impl Model {
         Self {
             params,
             anticipates,
-            sketch: None,
             pages: BTreeMap::new(),
             outqueue: vec![],
             gone: vec![],
-            halve_after: None,
-            accesses: 0,
-            halved: vec![],
             zone: vec![],
             ceiling: f64::INFINITY,
             young_for: 0,
@@ -105,17 +75,9 @@ impl Model {
 
     pub(super) fn subrange(&self, page: &Page, now: Millis) -> u16 {
         let logical =
-            [Location::Ssd, Location::Hdd].map(|location| parts(&page.log, What::Logical, location));
-        let logical = (logical[0] + logical[1]) / PARTS;
+            [Location::Ssd, Location::Hdd].map(|location| count(&page.log, What::Logical, location));
+        let logical = logical[0] + logical[1];
         let age = (now.0 / 100 - page.born) as f64 / 600.0;
-        // The time before a halving counts half, like the accesses in it.
-        let minutes = |from: Millis, to: Millis| (to.0 - from.0) as f64 / 60_000.0;
-        let (mut counted, mut since) = (0.0, Millis(0));
-        for &at in &self.halved {
-            counted = (counted + minutes(since, at)) / 2.0;
-            since = at;
-        }
-        let age = if self.halved.is_empty() { age } else { age.min(counted + minutes(since, now)) };
         let rate = logical as f64 / (age * self.params.group_width_per_min).max(1.0);
         rate.min(f64::from(self.params.subranges_max - 1)) as u16
     }
@@ -139,47 +101,9 @@ impl Model {
     pub(super) fn miss_rates(&self, group: Group) -> [Option<f64>; 2] {
         let log = self.log_of(group);
         [Location::Ssd, Location::Hdd].map(|location| {
-            let [reads, logical] = [What::Read, What::Logical].map(|what| parts(&log, what, location));
+            let [reads, logical] = [What::Read, What::Logical].map(|what| count(&log, what, location));
             (logical > 0).then(|| reads as f64 / logical as f64)
         })
-    }
-
-    /// Records a physical access.
-    pub(super) fn accessed(&mut self, now: Millis) {
-        self.accesses += 1;
-        if self.halve_after.is_some_and(|after| self.accesses.is_multiple_of(after)) {
-            self.halve(now);
-        }
-    }
-
-    /// Halves the counts of every page and of every group.
-    pub(super) fn halve(&mut self, now: Millis) {
-        for id in self.pages.keys().copied().collect::<Vec<_>>() {
-            self.settle(id, now);
-        }
-        let groups =
-            self.pages.values().filter_map(|page| page.group).chain(self.gone.iter().map(|gone| gone.0));
-        let known: BTreeMap<Group, Vec<Entry>> =
-            groups.map(|group| (group, half(&self.log_of(group)))).collect();
-        for page in self.pages.values_mut() {
-            page.log = half(&page.log);
-            page.settled = page.log.len();
-        }
-        self.gone.clear();
-        self.halved.push(now);
-        if self.params.dropped == Dropped::Kept {
-            for (group, log) in known {
-                let of_pages = self.log_of(group);
-                let more = log.into_iter().map(|Entry(what, location, n)| {
-                    Entry(what, location, n - parts(&of_pages, what, location))
-                });
-                self.gone.push((group, more.collect()));
-            }
-        }
-        self.ceiling /= 2.0;
-        for slot in self.zone.iter().map(|c| c.0).collect::<Vec<_>>() {
-            self.refile(self.page_in(slot).unwrap());
-        }
     }
 
     pub(super) fn alpha(&self, group: Group) -> f64 {
@@ -195,7 +119,7 @@ impl Model {
     pub(super) fn benefit(&self, id: PageId) -> Option<f64> {
         let page = self.pages.get(&id)?;
         let c = self.params.costs;
-        let n = |what, location| parts(&page.log, what, location) as f64 / PARTS as f64;
+        let n = |what, location| count(&page.log, what, location) as f64;
         let (r_d, r_s) = (n(What::Read, Location::Hdd), n(What::Read, Location::Ssd));
         let (w_d, w_s) = (n(What::Write, Location::Hdd), n(What::Write, Location::Ssd));
         if !self.anticipates {
@@ -241,12 +165,6 @@ impl Model {
             self.outqueue.push(id);
             if self.outqueue.len() > self.params.outqueue_entries {
                 let oldest = self.outqueue[0];
-                if let Some(sketch) = &mut self.sketch {
-                    let log = &self.pages[&oldest].log;
-                    let reads = log.iter().filter(|entry| entry.0 == What::Read).count().min(15);
-                    let known = sketch.entry(oldest).or_insert(0);
-                    *known = reads.max(*known);
-                }
                 self.drop_record(oldest);
             }
         }
@@ -269,36 +187,26 @@ impl Model {
     }
 
     pub(super) fn read(&mut self, id: PageId, from: Option<Location>, access: Access, now: Millis) {
-        let known = self.sketch.as_ref().and_then(|sketch| sketch.get(&id).copied()).unwrap_or(0);
-        if !self.pages.contains_key(&id) && from.is_some() {
-            let page = self.track(id, now);
-            page.log = [Entry(What::Read, Location::Hdd, PARTS), Entry(What::Logical, Location::Hdd, PARTS)]
-                .repeat(known);
-            page.settled = page.log.len();
-        }
         self.track(id, now);
         if let (Some(location), Access::Random) = (from, access) {
             let page = &self.pages[&id];
             if self.anticipates && page.waiting().iter().any(|entry| entry.0 == What::Read) {
                 self.settle(id, now);
             }
-            self.pages.get_mut(&id).unwrap().log.push(Entry(What::Read, location, PARTS));
+            self.pages.get_mut(&id).unwrap().log.push(Entry(What::Read, location, 1));
             self.logical(id, 1, location, now);
             self.refile(id);
         }
         self.pages.get_mut(&id).unwrap().buffered = true;
         self.place(id);
-        if from.is_some() && access == Access::Random {
-            self.accessed(now);
-        }
     }
 
     /// Pending reads are from one home at a time, and at most `u16::MAX`.
     pub(super) fn logical(&mut self, id: PageId, mut n: u32, location: Location, now: Millis) {
         while n > 0 {
             let Some(page) = self.pages.get_mut(&id) else { return };
-            let waiting = [Location::Ssd, Location::Hdd]
-                .map(|location| parts(page.waiting(), What::Logical, location) / PARTS);
+            let waiting =
+                [Location::Ssd, Location::Hdd].map(|location| count(page.waiting(), What::Logical, location));
             let elsewhere = waiting[usize::from(location == Location::Ssd)] > 0;
             let room = match self.anticipates {
                 false => n,
@@ -307,7 +215,7 @@ impl Model {
             };
             let taken = n.min(room);
             if taken > 0 {
-                page.log.push(Entry(What::Logical, location, u64::from(taken) * PARTS));
+                page.log.push(Entry(What::Logical, location, u64::from(taken)));
             }
             n -= taken;
             if n > 0 {
@@ -401,18 +309,17 @@ impl Model {
 
     pub(super) fn wrote(&mut self, id: PageId, location: Location, now: Millis) {
         let Some(page) = self.pages.get_mut(&id) else { return };
-        page.log.push(Entry(What::Write, location, PARTS));
+        page.log.push(Entry(What::Write, location, 1));
         if location == Location::Ssd {
             self.settle(id, now);
         }
         self.refile(id);
-        self.accessed(now);
     }
 
-    /// Rounds partial accesses up; CC does not use logical reads.
+    /// CC does not use logical reads.
     pub(super) fn counts(&self, id: PageId) -> Option<PageCounts> {
         let page = self.pages.get(&id)?;
-        let n = |what, location| parts(&page.log, what, location).div_ceil(PARTS);
+        let n = |what, location| count(&page.log, what, location);
         let logical = |location| if self.anticipates { n(What::Logical, location) } else { 0 };
         let mut counts = PageCounts::default();
         counts.reads_hdd = n(What::Read, Location::Hdd);

@@ -53,13 +53,11 @@ impl Casa {
     }
 
     /// τ, the target size of the clean list, in pages.
-    #[must_use]
     pub fn tau(&self) -> f64 {
         self.tau
     }
 
     /// |C| and |D|.
-    #[must_use]
     pub fn list_lens(&self) -> (usize, usize) {
         (self.queues.len_of(CLEAN), self.queues.len_of(DIRTY))
     }

@@ -82,7 +82,6 @@ impl Cfdc {
     /// Returns the priority of the cluster of `frame`, by formula (1): infinite if its timestamp is the
     /// global time, 0 for the victim cluster. Returns `None` if the frame is in no cluster: clean, or in the
     /// working region.
-    #[must_use]
     pub fn priority(&self, frame: FrameId) -> Option<f64> {
         let Entry { endless, over, under, since, .. } = self.entry(self.dirty.of(frame)?);
         // Formula (1); at age 0 it divides by zero, which `f64` answers with infinity, the highest priority.

@@ -54,7 +54,6 @@ impl Sawc {
     }
 
     /// The underlying CASA.
-    #[must_use]
     pub fn casa(&self) -> &Casa {
         &self.casa
     }

@@ -16,7 +16,6 @@ impl WindowPercent {
     pub const DEFAULT: Self = Self(50);
 
     /// The percentage.
-    #[must_use]
     pub const fn get(self) -> u8 {
         self.0
     }

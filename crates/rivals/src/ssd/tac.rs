@@ -48,7 +48,6 @@ impl Tac {
     }
 
     /// Returns the temperature of the region of `page`, in milliseconds.
-    #[must_use]
     pub fn temperature(&self, page: PageId) -> f64 {
         temperature(&self.reads, &self.costs, page)
     }

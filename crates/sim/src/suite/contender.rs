@@ -47,7 +47,7 @@ impl Contender {
     }
 }
 
-/// Every peer as a pool policy without an SSD, beside the default's and the fixed pair's.
+/// Every peer as a pool policy without an SSD, beside the default's, LRU and GD2L with its extensions.
 #[must_use]
 pub fn pool_peers() -> Vec<String> {
     let ours = ["auto", "lru", "gd2l:frequency,write-back"].map(|pool| format!("{pool}+none"));

@@ -30,24 +30,11 @@ use workload::Workload;
 
 /// The fixed settings, each the best one for some workload: those of the papers, and combinations of this
 /// project's parts.
-pub const FIXED: [&str; 13] = [
-    "gd2l+cac",
-    "gd2l+cc",
-    "gd2l+lru2",
-    "lru+lru2",
-    "lru+cc",
-    "lru+cac:ageing=5,sketch",
-    "gd2l+cac:ageing=5",
-    "gd2l+cac:ageing=5,sketch",
-    "gd2l:frequency,write-back+lru2",
-    PREVIOUS,
-    "gd2l:frequency,write-back+cac:ageing=40,sketch",
-    "gd2l:frequency,write-back+cac:ageing=10,sketch",
-    "gd2l:frequency,write-back+cac:ageing=5,sketch",
-];
+pub const FIXED: [&str; 7] =
+    ["gd2l+cac", "gd2l+cc", "gd2l+lru2", "lru+lru2", "lru+cc", "gd2l:frequency,write-back+lru2", EXTENDED];
 
-/// The fixed pair that the adaptive default replaced: a default must not lose to it.
-pub const PREVIOUS: &str = "gd2l:frequency,write-back+cac:ageing,sketch";
+/// The paper's pair with the pool's extensions: a default must not lose to it.
+pub const EXTENDED: &str = "gd2l:frequency,write-back+cac";
 
 /// The papers' settings: a default should never cost much more than any of them.
 pub const CLASSICS: [&str; 3] = ["gd2l+cac", "gd2l+lru2", "lru+lru2"];
@@ -105,7 +92,6 @@ pub enum Part {
 
 impl Part {
     /// Its name in tables.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Whole => "whole run",
@@ -143,14 +129,12 @@ pub struct Row {
 
 impl Row {
     /// The workload, the sizes and the part, as named in tables.
-    #[must_use]
     pub fn case(&self) -> String {
         let Self { workload, seed, pool_pages, ssd_pages, part, .. } = self;
         format!("{workload} {pool_pages}:{ssd_pages}, seed {seed}, {}", part.name())
     }
 
     /// Whether `other` has the same seed, workload, sizes and part.
-    #[must_use]
     pub fn is_beside(&self, other: &Self) -> bool {
         self.ssd_pages == other.ssd_pages
             && self.pool_pages == other.pool_pages

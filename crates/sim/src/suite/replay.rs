@@ -1,7 +1,7 @@
 //! One replay of a workload at one size, costed in parts.
 
 use super::workload::Drawn;
-use super::{Contender, PREVIOUS, Part, Row};
+use super::{Contender, EXTENDED, Part, Row};
 use pagetier_ghost::{Counts, Reference, TierParams, Tiers};
 use pagetier_policy::Costs;
 
@@ -22,7 +22,7 @@ pub(super) struct Replay<'a> {
 }
 
 impl<'a> Replay<'a> {
-    /// Finds the parts by a replay under [`PREVIOUS`], so that they are the same for all pairs.
+    /// Finds the parts by a replay under [`EXTENDED`], so that they are the same for all pairs.
     pub(super) fn new(drawn: &'a Drawn, run_read_ms: Option<f64>) -> Self {
         let params = TierParams::new(drawn.pool_pages, drawn.ssd_pages);
         let references = &drawn.references;
@@ -59,7 +59,7 @@ impl<'a> Replay<'a> {
     }
 
     fn reference_tiers(&self) -> Tiers {
-        let Ok(pair) = PREVIOUS.parse::<Contender>() else { unreachable!("{PREVIOUS} is a pair") };
+        let Ok(pair) = EXTENDED.parse::<Contender>() else { unreachable!("{EXTENDED} is a pair") };
         pair.build(self.params)
     }
 

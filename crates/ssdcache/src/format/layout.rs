@@ -101,58 +101,49 @@ impl Layout {
 
     /// The size of a map area in bytes: its header block, the body, the header again, and the mark of the
     /// other area.
-    #[must_use]
     pub fn map_area_bytes(&self) -> u64 {
         BLOCK_BYTES + blocks(self.map_body_bytes()) + 2 * BLOCK_BYTES
     }
 
     /// The size of a map's body in bytes: a bit per slot for the zone, then the entries.
-    #[must_use]
     pub fn map_body_bytes(&self) -> u64 {
         zone_bitmap_bytes(self.slots) + u64::from(self.slots) * MAP_ENTRY_BYTES
     }
 
     /// The offset of map area `area` (0 or 1).
-    #[must_use]
     pub fn map_at(&self, area: u8) -> u64 {
         SUPERBLOCKS * BLOCK_BYTES + u64::from(area) * self.map_area_bytes()
     }
 
     /// The offset of the header of map area `area`: before its body (copy 0) or after it (copy 1).
-    #[must_use]
     pub fn map_header_at(&self, area: u8, copy: u8) -> u64 {
         let body = BLOCK_BYTES + blocks(self.map_body_bytes());
         self.map_at(area) + if copy == 0 { 0 } else { body }
     }
 
     /// The offset of the mark in map area `area` that puts the other area's checkpoint in force.
-    #[must_use]
     pub fn map_mark_at(&self, area: u8) -> u64 {
         self.map_header_at(area, 1) + BLOCK_BYTES
     }
 
     /// The offset of the journal block with sequence number `seq`.
-    #[must_use]
     pub fn journal_at(&self, seq: JournalSeq) -> u64 {
         let index = if self.journal_blocks == 0 { 0 } else { seq.0 % u64::from(self.journal_blocks) };
         self.map_at(2) + index * BLOCK_BYTES
     }
 
     /// The offset of ring page `index`.
-    #[must_use]
     pub fn ring_at(&self, index: u32) -> u64 {
         let journal_end = self.map_at(2) + u64::from(self.journal_blocks) * BLOCK_BYTES;
         self.page_aligned(journal_end) + u64::from(index) * self.page_size.bytes() as u64
     }
 
     /// The offset of slot `slot`.
-    #[must_use]
     pub fn slot_at(&self, slot: u32) -> u64 {
         self.ring_at(self.ring_pages) + u64::from(slot) * self.page_size.bytes() as u64
     }
 
     /// The end of the last area.
-    #[must_use]
     pub fn end(&self) -> u64 {
         self.slot_at(self.slots)
     }
@@ -160,7 +151,6 @@ impl Layout {
     /// Whether a store can work with these counts: slots and journal both present (and enough slots) or both
     /// absent, and journal and ring not larger than any store makes them. The device's size, which
     /// [`Layout::end`] must not exceed, bounds what recovery allocates for the slots.
-    #[must_use]
     pub fn is_sound(&self) -> bool {
         if self.ring_pages > RING_PAGES_MAX || self.journal_blocks > JOURNAL_BLOCKS_MAX {
             return false;

@@ -118,26 +118,22 @@ impl MapBody {
     }
 
     /// The number of slots that it describes.
-    #[must_use]
     pub fn slots(&self) -> u32 {
         self.slots
     }
 
     /// What `slot` holds; `None`: nothing that counts.
-    #[must_use]
     pub fn entry(&self, slot: u32) -> Option<Entry> {
         entry_at(&self.bytes, Self::place(self.slots, slot))
     }
 
     /// Whether `slot` may hold something other than its dirty version although that version is the newest: at
     /// the capture the image was on its way, or was a copy of a home write that was not durable.
-    #[must_use]
     pub fn in_flight(&self, slot: u32) -> bool {
         u64_at(&self.bytes, Self::place(self.slots, slot) + 8) & (LIVE_BIT | CLEAN_BIT) == CLEAN_BIT
     }
 
     /// Whether `slot` belongs to the zone.
-    #[must_use]
     pub fn in_zone(&self, slot: u32) -> bool {
         self.bytes[slot as usize / 8] >> (slot % 8) & 1 == 1
     }
@@ -218,13 +214,11 @@ impl MapPiece {
     }
 
     /// The slots that it describes.
-    #[must_use]
     pub fn slots(&self) -> Range<u32> {
         self.slots.clone()
     }
 
     /// What `slot`, one of them, holds; `None`: nothing that counts.
-    #[must_use]
     pub fn entry(&self, slot: u32) -> Option<Entry> {
         entry_at(&self.bytes, self.place(slot))
     }
@@ -236,7 +230,6 @@ impl MapPiece {
     }
 
     /// Its bytes in the body.
-    #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }

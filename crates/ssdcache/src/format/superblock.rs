@@ -104,7 +104,6 @@ mod at {
 
 impl Superblock {
     /// The seed of the checksums of the device's metadata and pages.
-    #[must_use]
     pub fn seed(&self) -> StoreSeed {
         StoreSeed::of_store(self.store)
     }

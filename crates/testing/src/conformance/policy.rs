@@ -449,12 +449,9 @@ impl SsdEvent {
 /// # Panics
 /// On a violation, with the life's number and its last events.
 pub fn check_ssd(build: impl Fn(&SlotPolicyParams) -> Box<dyn SlotPolicy>) {
-    // Small, so that the outqueue overflows and the sketch ages within a life.
-    let params = SlotPolicyParams {
-        outqueue_entries: 8,
-        sketch_halved_after_per_slot: 3,
-        ..SlotPolicyParams::new(Costs::PAPER, SLOTS as usize, 8)
-    };
+    // Small, so that the outqueue overflows within a life.
+    let params =
+        SlotPolicyParams { outqueue_entries: 8, ..SlotPolicyParams::new(Costs::PAPER, SLOTS as usize, 8) };
     // An empty SSD, and one on which an open finds a page in all slots but every fifth.
     for is_found in [|_: u32| false, |slot: u32| !slot.is_multiple_of(5)] {
         let begin = || {

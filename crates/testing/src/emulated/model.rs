@@ -122,7 +122,6 @@ impl DeviceModel {
     }
 
     /// The number of operations served at once.
-    #[must_use]
     pub const fn servers(&self) -> u32 {
         match &self.kind {
             Kind::Flash(flash) => flash.channels,

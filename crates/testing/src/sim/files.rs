@@ -212,7 +212,6 @@ impl SimFiles {
     }
 
     /// The calls so far that change or sync anything.
-    #[must_use]
     pub fn calls(&self) -> u64 {
         self.0.lock().calls
     }

@@ -222,13 +222,11 @@ impl SimDevice {
     }
 
     /// Operations begun on this device so far: the count of [`Fault::from_op`].
-    #[must_use]
     pub fn ops(&self) -> u64 {
         self.shared.state.lock().ops
     }
 
     /// The number of volatile writes and discards, or sectors of failed ones.
-    #[must_use]
     pub fn unflushed(&self) -> usize {
         self.shared.state.lock().cache.unflushed()
     }

@@ -70,13 +70,11 @@ impl SimMoment {
     }
 
     /// The number of writes (or sectors of failed ones) that were volatile or in flight.
-    #[must_use]
     pub fn unflushed(&self) -> usize {
         self.cache.unflushed()
     }
 
     /// The device's size in bytes.
-    #[must_use]
     pub fn size(&self) -> u64 {
         self.extent.size
     }

@@ -28,7 +28,6 @@ impl SimPower {
 
     /// Operations begun so far on all devices: reads, writes, flushes, discards, and refused ones while the
     /// power is on.
-    #[must_use]
     pub fn ops(&self) -> u64 {
         self.state.lock().ops
     }
@@ -53,7 +52,6 @@ impl SimPower {
 
     /// Whether the power is off. After [`SimPower::cut_at`]: whether an operation was refused for lack of
     /// power, or the `n`-th has begun.
-    #[must_use]
     pub fn is_cut(&self) -> bool {
         let state = self.state.lock();
         state.cut || state.cut_at.is_some_and(|n| state.ops >= n)

@@ -62,6 +62,6 @@ fn a_size_of_the_command_line_takes_the_place_of_the_names() {
     let all = |pool, ssd| named(pool, ssd, Some("10"), Some(7), Some(64));
     assert_eq!(all("cfdc:cluster=8", "auto:zone=5"), "cfdc:cluster=64+auto:zone=10,outqueue=7");
     assert_eq!(all("lru", "lru2:zone=5"), "lru+lru2:zone=10");
-    let none = named("cfdc:cluster=8", "cac:zone=5,sketch", None, None, None);
-    assert_eq!(none, "cfdc:cluster=8+cac:zone=5,sketch");
+    let none = named("cfdc:cluster=8", "cac:strict-zone,zone=5", None, None, None);
+    assert_eq!(none, "cfdc:cluster=8+cac:strict-zone,zone=5");
 }

@@ -110,7 +110,6 @@ impl Tpcc {
     }
 
     /// The current number of leaves of all tables and indexes.
-    #[must_use]
     pub fn pages(&self) -> u64 {
         let dense = [&self.warehouse, &self.district, &self.customer, &self.item, &self.stock, &self.by_name];
         let parts = [&self.history, &self.new_order, &self.orders, &self.order_line];

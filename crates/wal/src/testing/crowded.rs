@@ -5,10 +5,10 @@
 //! and the closing, although nothing has failed. Pages whose records wait cannot be written, so bringing the
 //! other pages home would not help either, unless a place is left for those records.
 
-use super::{SMALL, bodies};
+use super::{SMALL, bodies, builder};
 use crate::{DeviceMedia, Keep, LoggedStore, MiniTx, RecoverError, Wal, WalError, WalOptions};
 use pagetier::errors::Advice;
-use pagetier::{Builder, MemoryManifest, PageId, PageSize, PageStore, SpaceId, device::SharedDevice};
+use pagetier::{Builder, MemoryManifest, PageId, SpaceId, device::SharedDevice};
 use pagetier_devio::IoOp;
 use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower};
 use std::sync::Arc;
@@ -51,17 +51,7 @@ impl World {
     }
 
     fn builder(&self) -> Builder {
-        let [hdd, ssd, ring] = [&self.hdd, &self.ssd, &self.ring].map(|d| Arc::clone(d) as SharedDevice);
-        PageStore::builder()
-            .in_memory(Arc::clone(&self.manifest))
-            .hdd(hdd)
-            .ssd(ssd)
-            .ring_device(ring)
-            .page_size(PageSize::MIN)
-            .ssd_bytes(64 * PAGE)
-            .ring_pages(8)
-            .pool_bytes(32 * PAGE)
-            .exhausted_after(Duration::from_secs(2))
+        builder(&self.manifest, [&self.hdd, &self.ssd, &self.ring]).pool_bytes(32 * PAGE)
     }
 
     async fn open(&self, builder: Builder) -> Result<LoggedStore, RecoverError> {

@@ -3,17 +3,15 @@
 //! Some have an archive, which fails, too, and a backup; at their end the store is restored to a moment.
 //! `PAGETIER_WAL_CASES=1000 cargo test --release -p pagetier-wal --lib engine` tries more.
 
+use super::builder;
 use super::shelf::Shelf;
 use super::sim::{SimMedia, WAYS};
 use crate::{CheckpointError, Keep, LoggedStore, MiniTx, RecoverError, Wal, WalError, WalOptions};
-use pagetier::{
-    Builder, Error, Loss, MemoryManifest, PageId, PageMut, PageSize, PageStore, SpaceId, device::SharedDevice,
-};
+use pagetier::{Builder, Error, Loss, MemoryManifest, PageId, PageMut, SpaceId};
 use pagetier_testing::{SimDevice, SimPower};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 const PAGE: u64 = 4096;
 pub(super) const SPACE: &str = "t";
@@ -130,17 +128,7 @@ impl Engine {
     }
 
     pub(super) fn builder(&self) -> Builder {
-        let [hdd, ssd, ring] = [&self.hdd, &self.ssd, &self.ring].map(|d| Arc::clone(d) as SharedDevice);
-        PageStore::builder()
-            .in_memory(Arc::clone(&self.manifest))
-            .hdd(hdd)
-            .ssd(ssd)
-            .ring_device(ring)
-            .page_size(PageSize::MIN)
-            .ssd_bytes(64 * PAGE)
-            .ring_pages(8)
-            .pool_bytes(48 * PAGE)
-            .exhausted_after(Duration::from_secs(2))
+        builder(&self.manifest, [&self.hdd, &self.ssd, &self.ring]).pool_bytes(48 * PAGE)
     }
 
     pub(super) async fn open(&self, builder: Builder) -> Result<LoggedStore, RecoverError> {

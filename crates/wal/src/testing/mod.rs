@@ -20,8 +20,11 @@ use crate::log::segments::FIRST_LSN;
 use crate::record::{self, Kind, Records};
 use crate::recovery::redo::redo;
 use crate::{Keep, Media, Wal, WalError, WalOptions};
-use pagetier::{Lsn, PageStore};
+use pagetier::{Builder, Lsn, MemoryManifest, PageSize, PageStore, device::SharedDevice};
+use pagetier_testing::SimDevice;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// The bytes of a segment's header.
 const HEADER: u64 = 32;
@@ -30,6 +33,20 @@ const LIMITS: WalOptions = WalOptions { capacity_bytes: 1 << 20, keep: Keep::For
 
 /// A segment has 64 KiB, so that a history has several.
 const SMALL: WalOptions = WalOptions { capacity_bytes: 64 << 10, keep: Keep::ForCrash, ssd_log_bytes: None };
+
+/// A small store on `devices`: HDD, SSD and ring.
+fn builder(manifest: &Arc<MemoryManifest>, devices: [&Arc<SimDevice>; 3]) -> Builder {
+    let [hdd, ssd, ring] = devices.map(|device| Arc::clone(device) as SharedDevice);
+    PageStore::builder()
+        .in_memory(Arc::clone(manifest))
+        .hdd(hdd)
+        .ssd(ssd)
+        .ring_device(ring)
+        .page_size(PageSize::MIN)
+        .ssd_bytes(64 * 4096)
+        .ring_pages(8)
+        .exhausted_after(Duration::from_secs(2))
+}
 
 /// A log that is in use, as after a store has accepted it.
 fn in_use(media: Box<dyn Media>, options: WalOptions) -> Result<Wal, WalError> {

@@ -5,7 +5,7 @@ use clap::builder::RangedU64ValueParser;
 use pagetier_policy::SsdSetting;
 use pagetier_sim::options::progress_bar;
 use pagetier_sim::suite::{
-    CLASSICS, Class, Contender, Contenders, FIXED, Half, Judged, PREVIOUS, Part, Row, Suite, chart, judge,
+    CLASSICS, Class, Contender, Contenders, EXTENDED, FIXED, Half, Judged, Part, Row, Suite, chart, judge,
     pool_peers, ssd_peers,
 };
 use pagetier_tpcc::args;
@@ -305,7 +305,7 @@ fn by_pair(out: &mut String, title: &str, judged: &[Judged], args: &SuiteArgs) {
     for one in judged {
         let pair = &one.pair;
         let shown = asked.contains(pair)
-            || pair == PREVIOUS
+            || pair == EXTENDED
             || best == Some(pair)
             || pair.contains(":pin=")
             || args.peers.is_some();

@@ -79,16 +79,7 @@ const WITHIN_ZONE: [&str; 3] = ["cac", "cc", "lru2"];
 const OTHERS: [&str; 4] = ["mv-fifo", "mv-fifo-gsc", "doublewrite", "tac"];
 
 /// SSD policies of this project's own, the default first.
-const OWN: [&str; 8] = [
-    "auto",
-    "cac:ageing",
-    "cac:ageing=2",
-    "cac:strict-zone",
-    "cac:ageing=2,strict-zone",
-    "cac:sketch",
-    "cac:ageing,sketch",
-    "cac:ageing=2,sketch",
-];
+const OWN: [&str; 2] = ["auto", "cac:strict-zone"];
 
 /// Pool policies, the default first.
 const POOL_POLICIES: [&str; 13] = [
@@ -490,7 +481,6 @@ impl Plan {
     }
 
     /// The differences from the seed's own scenario, as arguments of `--with`.
-    #[must_use]
     pub fn overrides(&self) -> Vec<String> {
         let mut drawn = Self::directed(self.seed, self.hazard);
         let mut all = Vec::new();

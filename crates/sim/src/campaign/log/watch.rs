@@ -286,39 +286,18 @@ impl Device for Seen {
         })
     }
 
-    fn size(&self) -> u64 {
-        self.device.size()
-    }
-
-    fn grow(&self, bytes: u64) -> Result<(), DeviceError> {
-        self.device.grow(bytes)
-    }
-
-    fn cut(&self, bytes: u64) -> Result<(), DeviceError> {
-        self.device.cut(bytes)
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> DoneFuture {
-        self.device.discard(offset, len)
-    }
-
-    fn occupancy(&self) -> &Occupancy {
-        self.device.occupancy()
-    }
-
-    fn alignment(&self) -> usize {
-        self.device.alignment()
-    }
-
-    fn stats(&self) -> DeviceStats {
-        self.device.stats()
-    }
-
     fn backend(&self) -> &'static str {
         "sim"
     }
 
-    fn name(&self) -> &str {
-        self.device.name()
+    pagetier_devio::delegate! { self => self.device;
+        fn size() -> u64;
+        fn grow(bytes: u64) -> Result<(), DeviceError>;
+        fn cut(bytes: u64) -> Result<(), DeviceError>;
+        fn discard(offset: u64, len: u64) -> DoneFuture;
+        fn occupancy() -> &Occupancy;
+        fn alignment() -> usize;
+        fn stats() -> DeviceStats;
+        fn name() -> &str;
     }
 }

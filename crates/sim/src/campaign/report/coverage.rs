@@ -198,7 +198,6 @@ impl Coverage {
     }
 
     /// States in which no crash was taken. Those of the running operations count if any of these were drawn.
-    #[must_use]
     pub fn blind_spots(&self) -> Vec<&'static str> {
         let upkeep = |name: &str| name.starts_with("upkeep: ");
         let upkept = self.rows().any(|(name, count)| upkeep(name) && count > 0);

@@ -273,7 +273,6 @@ impl Drawn {
     }
 
     /// The number of pairs of operations that overlapped, and of all pairs.
-    #[must_use]
     pub fn overlaps(&self) -> (usize, usize) {
         let n = TABLE.len();
         let pairs = || (0..n).flat_map(move |a| (a..n).map(move |b| (a, b)));

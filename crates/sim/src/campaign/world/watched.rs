@@ -142,10 +142,6 @@ impl Device for Watched {
         })
     }
 
-    fn size(&self) -> u64 {
-        self.inner().size()
-    }
-
     fn grow(&self, bytes: u64) -> Result<(), DeviceError> {
         let grown = self.inner().grow(bytes);
         if grown.is_err() {
@@ -154,43 +150,20 @@ impl Device for Watched {
         grown
     }
 
-    fn cut(&self, bytes: u64) -> Result<(), DeviceError> {
-        self.inner().cut(bytes)
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> DoneFuture {
-        self.inner().discard(offset, len)
-    }
-
-    fn occupancy(&self) -> &Occupancy {
-        self.inner().occupancy()
-    }
-
-    fn claim(&self) -> Option<Claim> {
-        self.inner().claim()
-    }
-
-    fn alignment(&self) -> usize {
-        self.inner().alignment()
-    }
-
-    fn writes_whole(&self, bytes: usize) -> bool {
-        self.inner().writes_whole(bytes)
-    }
-
-    fn keep_whole(&self, bytes: usize) {
-        self.inner().keep_whole(bytes);
-    }
-
-    fn stats(&self) -> DeviceStats {
-        self.inner().stats()
-    }
-
     fn backend(&self) -> &'static str {
         "sim"
     }
 
-    fn name(&self) -> &str {
-        self.inner().name()
+    pagetier_devio::delegate! { self => self.inner();
+        fn size() -> u64;
+        fn cut(bytes: u64) -> Result<(), DeviceError>;
+        fn discard(offset: u64, len: u64) -> DoneFuture;
+        fn occupancy() -> &Occupancy;
+        fn claim() -> Option<Claim>;
+        fn alignment() -> usize;
+        fn writes_whole(bytes: usize) -> bool;
+        fn keep_whole(bytes: usize);
+        fn stats() -> DeviceStats;
+        fn name() -> &str;
     }
 }
