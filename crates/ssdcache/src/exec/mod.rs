@@ -154,6 +154,8 @@ pub(crate) struct Core {
     /// The SSD, or the ring's file in a store without one. Exchanged only under
     /// [`crate::exec::life::quiet::Quiet`].
     pub(crate) cache_device: RwLock<Arc<CacheDevice>>,
+    /// Whether it has slots.
+    pub(crate) slotted: AtomicBool,
     pub(crate) state: Mutex<Protocol>,
     pub(crate) stamps: StampSource,
     pub(crate) hdd_flush: GroupFlush<HddFlush>,
@@ -227,7 +229,7 @@ impl Core {
     }
 
     pub(crate) fn has_slots(&self) -> bool {
-        self.layout().slots > 0
+        self.slotted.load(Ordering::Acquire)
     }
 
     pub(crate) fn cache_device(&self) -> Arc<CacheDevice> {
