@@ -593,6 +593,15 @@ impl Wal {
         if !self.0.blocks {
             return self.0.write_out(or_reserve);
         }
+        // Mostly no write is under way, and there is none to listen to.
+        if let Ok(permit) = Arc::clone(&self.0.turn).try_lock_owned() {
+            let turn = self.turn(permit);
+            // One may have ended since the caller looked.
+            if self.durable() >= lsn {
+                return Ok(());
+            }
+            return turn.write(or_reserve).await.unwrap_or(Err(WalError::Stopped));
+        }
         let mut ended = self.0.ended.subscribe();
         // A write that has begun may have left the record behind.
         let covering = 1 + self.0.writes.load(Ordering::Acquire);
