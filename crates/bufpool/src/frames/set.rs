@@ -224,6 +224,20 @@ impl Frames {
         self.release(frame, Mode::Exclusive);
     }
 
+    /// What abandons the frame of a number, which a read should have filled.
+    pub(crate) fn abandons(self: &Arc<Self>) -> Arc<dyn Fn(u32) + Send + Sync> {
+        let frames = Arc::clone(self);
+        Arc::new(move |number| {
+            let frame = FrameId(number);
+            // In a forked process, the bucket's lock may be held forever.
+            if frames.owner.is_here()
+                && let Some(page) = frames.at(frame).page()
+            {
+                frames.abandon(frame, page);
+            }
+        })
+    }
+
     /// Removes the page from `frame`, latched by the caller: lookups cease to find it. The release of the
     /// last latch frees the frame.
     pub(crate) fn unlist(&self, frame: FrameId, page: PageId) {
