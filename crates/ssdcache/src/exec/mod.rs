@@ -65,7 +65,7 @@ pub trait Homes: Send + Sync + 'static {
     }
 
     /// Whether the home of `page` holds zeroes until it is written for the first time, or lies beyond the
-    /// HDD's end. Otherwise it was formatted ([`pagetier_page::format_home`]), and zeroes there are damage.
+    /// HDD's end. Otherwise it was formatted ([`pagetier_page::format_homes`]), and zeroes there are damage.
     /// Default: yes.
     fn may_be_blank(&self, _page: PageId) -> bool {
         true
