@@ -207,13 +207,12 @@ impl Shared {
     async fn format(&self, growth: &Growth, bytes: Range<u64>, seed: StoreSeed) -> Result<(), DeviceError> {
         let page_bytes = self.page_size().bytes();
         let first = growth.nth * u64::from(EXTENT_PAGES);
-        let mut pages = (first..).map(|no| PageId::new(growth.space, no as u32));
         // A MiB at a time, so that reads of others get their turn.
         for at in bytes.clone().step_by(FORMAT_BYTES) {
             let mut homes = IoBuf::zeroed((bytes.end - at).min(FORMAT_BYTES as u64) as usize);
-            for (home, page) in homes.as_mut_slice().chunks_exact_mut(page_bytes).zip(&mut pages) {
-                pagetier_page::format_home(seed, home, page);
-            }
+            let no = first + (at - bytes.start) / page_bytes as u64;
+            let page = PageId::new(growth.space, no as u32);
+            pagetier_page::format_homes(seed, homes.as_mut_slice(), page_bytes, page);
             self.hdd.write(at, IoBufs::from_iter([homes]), IoClass::Meta).await.result?;
         }
         Ok(())

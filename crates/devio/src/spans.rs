@@ -1,6 +1,6 @@
 //! Spans of [`tracing`] around slow work, with the feature `spans`; without it, nothing.
 
-use crate::{DeviceError, IoClass, IoOp};
+use crate::{Device, DeviceError, IoClass, IoOp};
 use std::future::Future;
 use std::pin::Pin;
 use tracing::{Span, field};
@@ -71,7 +71,7 @@ type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// An operation on a device, as its span describes it.
 pub(crate) struct Operation<'a> {
-    pub(crate) device: &'a str,
+    pub(crate) device: &'a dyn Device,
     pub(crate) op: IoOp,
     pub(crate) class: IoClass,
     pub(crate) offset: u64,
@@ -88,6 +88,7 @@ impl Operation<'_> {
     ) -> Boxed<T> {
         let work = Work::of(|| {
             let Self { device, op, class, offset, bytes } = self;
+            let device = device.name();
             tracing::debug_span!(
                 target: "pagetier::io", "io", device, ?op, ?class, offset, bytes, error = field::Empty
             )

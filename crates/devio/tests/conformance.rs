@@ -24,20 +24,14 @@ fn every_device_conforms() {
     }
 }
 
-/// Counts how often it is dropped.
-struct Token(Arc<AtomicUsize>);
-
-impl Drop for Token {
-    fn drop(&mut self) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
 #[test]
 fn outstanding_operations_end_before_the_device_does() {
     for subject in every_subject() {
         let dropped = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&dropped);
+        let give_back = Arc::new(move |_| {
+            counted.fetch_add(1, Ordering::SeqCst);
+        });
         let mut arena = arena(64 * 4096);
         let base = arena.ptr();
         let Subject { device, keep, paused, .. } = subject;
@@ -45,9 +39,8 @@ fn outstanding_operations_end_before_the_device_does() {
             for i in 0..64_usize {
                 // SAFETY: within the arena.
                 let at = unsafe { base.add(i * 4096) };
-                let owner = Box::new(Token(Arc::clone(&counted)));
-                // SAFETY: disjoint parts of the arena, which is not touched before every owner was dropped.
-                let lease = unsafe { IoBuf::lease(at, 4096, owner) };
+                // SAFETY: disjoint parts of the arena, which is not touched before all were given back.
+                let lease = unsafe { IoBuf::lease(at, 4096, Arc::clone(&give_back) as _, 0) };
                 drop(device.read(i as u64 * 4096, [lease].into_iter().collect(), IoClass::Recovery));
             }
             drop(device);

@@ -7,6 +7,7 @@ use rand::{Rng, SeedableRng};
 use std::mem::ManuallyDrop;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 const BACKENDS: [Backend; 2] = [Backend::Uring, Backend::Threads];
@@ -121,7 +122,7 @@ fn registered_memory_is_read_into() {
             // SAFETY: within the arena.
             let at = unsafe { base.add(usize::from(round) * 4096) };
             // SAFETY: within the arena, which is not touched during the operation and never freed.
-            let mut lease = unsafe { pagetier_devio::IoBuf::lease(at, 4096, Box::new(())) };
+            let mut lease = unsafe { pagetier_devio::IoBuf::lease(at, 4096, Arc::new(|_| ()), 0) };
             lease.as_mut_slice().fill(round + 1);
             let completion = device.write(0, [lease].into_iter().collect(), IoClass::Clean).await;
             completion.result.expect("written");

@@ -8,6 +8,7 @@ mod common;
 use common::{bufs_of, folder};
 use pagetier_devio::{Backend, IoBuf, IoClass, OpenOptions, Reap, SharedDevice, open_file};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 
@@ -123,8 +124,10 @@ fn the_last_handle_goes_with_a_completion() {
             let device = open(&runtime, &folder.path().join("device"));
             let memory = common::arena(PAGE);
             let base = memory.ptr();
+            let last = SharedDevice::clone(&device);
+            let give_back = Arc::new(move |_| _ = last.size());
             // SAFETY: the memory is not touched during the operation and never freed.
-            let lease = unsafe { IoBuf::lease(base, PAGE, Box::new(SharedDevice::clone(&device))) };
+            let lease = unsafe { IoBuf::lease(base, PAGE, give_back, 0) };
             runtime.block_on(async move {
                 drop(device.read(0, [lease].into_iter().collect(), IoClass::Demand));
                 drop(device);

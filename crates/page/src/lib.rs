@@ -16,7 +16,7 @@ mod stamp;
 mod trace;
 
 pub use crc::{crc32c, crc32c_append};
-pub use header::{Defect, Flags, HEADER_BYTES, Header, PAGE_FORMAT, format_home, is_blank, seal, verify};
+pub use header::{Defect, Flags, HEADER_BYTES, Header, PAGE_FORMAT, format_homes, is_blank, seal, verify};
 pub use id::{Lsn, PageId, SpaceId};
 pub use log_mark::{LogMark, LogNeeds};
 pub use sample::Sampling;

@@ -1,7 +1,7 @@
 //! Bytes written in format 2, which every later version must read.
 
 use pagetier_page::{
-    Defect, Flags, Header, Lsn, PageId, SpaceId, Stamp, StoreSeed, TraceRecord, format_home, seal, verify,
+    Defect, Flags, Header, Lsn, PageId, SpaceId, Stamp, StoreSeed, TraceRecord, format_homes, seal, verify,
 };
 
 /// The header of the page below, as in `docs/format.md`.
@@ -59,7 +59,7 @@ fn formatted_homes_are_what_the_format_says() {
     home[..4].copy_from_slice(&sum.to_le_bytes());
     assert_eq!(verify(seed(), &home, page), Err(Defect::Unwritten));
     let mut formatted = vec![0; 4096];
-    format_home(seed(), &mut formatted, page);
+    format_homes(seed(), &mut formatted, 4096, page);
     assert_eq!(formatted, home);
 }
 

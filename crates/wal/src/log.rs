@@ -207,6 +207,19 @@ impl Drop for LooksAgain<'_> {
     }
 }
 
+/// Takes what was written out of the vector when it is dropped. To do so after each segment of a large batch
+/// would move the rest as often.
+struct Written<'a> {
+    bytes: &'a mut Vec<u8>,
+    len: usize,
+}
+
+impl Drop for Written<'_> {
+    fn drop(&mut self) {
+        self.bytes.drain(..self.len);
+    }
+}
+
 impl Drop for Turn {
     fn drop(&mut self) {
         // In this order: the next one to have the turn knows how this write ended, and is told once it can
@@ -580,6 +593,15 @@ impl Wal {
         if !self.0.blocks {
             return self.0.write_out(or_reserve);
         }
+        // Mostly no write is under way, and there is none to listen to.
+        if let Ok(permit) = Arc::clone(&self.0.turn).try_lock_owned() {
+            let turn = self.turn(permit);
+            // One may have ended since the caller looked.
+            if self.durable() >= lsn {
+                return Ok(());
+            }
+            return turn.write(or_reserve).await.unwrap_or(Err(WalError::Stopped));
+        }
         let mut ended = self.0.ended.subscribe();
         // A write that has begun may have left the record behind.
         let covering = 1 + self.0.writes.load(Ordering::Acquire);
@@ -800,19 +822,22 @@ impl Shared {
         // Split a large batch into several segments, so that truncation can remove the old ones.
         let segment_bytes = segments.usual_bytes(self.options);
         let most = usize::try_from(segments.room()).unwrap_or(usize::MAX);
-        while !writing.is_empty() {
+        let mut written = Written { bytes: writing, len: 0 };
+        while written.len < written.bytes.len() {
             // Another owner's log may be where this would be written.
             self.check_claim()?;
-            let start = end - writing.len() as u64;
-            let chunk = record::whole_records(writing, segment_bytes as usize, most);
-            record::begin_batch(&mut writing[..chunk]);
-            let written = segments.append(start, &writing[..chunk], segment_bytes, or_reserve);
-            self.failing.store(written.is_err(), Ordering::Release);
+            let rest = &mut written.bytes[written.len..];
+            let start = end - rest.len() as u64;
+            let chunk = record::whole_records(rest, segment_bytes as usize, most);
+            record::begin_batch(&mut rest[..chunk]);
+            let appended = segments.append(start, &rest[..chunk], segment_bytes, or_reserve);
+            self.failing.store(appended.is_err(), Ordering::Release);
             // Also if the reserve took it, which a checkpoint sets aside anew.
             self.tight.fetch_or(segments.was_full(), Ordering::AcqRel);
             self.note_room(segments);
-            let is_new = written?;
+            let is_new = appended?;
             *reached = start + chunk as u64;
+            written.len += chunk;
             // Written, but perhaps after another owner had read the log: this process may have been stopped.
             let confirmed = self.check_claim();
             if confirmed.is_ok() {
@@ -823,11 +848,6 @@ impl Shared {
             if is_new || segments.was_full() {
                 self.grown.notify_one();
                 self.note_closed();
-            }
-            if chunk == writing.len() {
-                writing.clear();
-            } else {
-                writing.drain(..chunk);
             }
             confirmed?;
         }

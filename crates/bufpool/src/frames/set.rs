@@ -147,7 +147,10 @@ impl Frames {
     pub(crate) fn with_changes(&self) -> Vec<(FrameId, Lsn)> {
         let mut found = Vec::new();
         let noted = |f: &Frame| Lsn(f.recovery_lsn.load(Ordering::Acquire));
-        self.unwritten.walk(&self.all, |frame, f| found.push((frame, noted(f))));
+        self.unwritten.walk(&self.all, |frame, f| {
+            found.push((frame, noted(f)));
+            true
+        });
         // Afterwards, as `writing` requires: an LSN may have moved there meanwhile.
         self.writing.lower(&mut found);
         found
@@ -156,7 +159,10 @@ impl Frames {
     /// The smallest LSN that redo would need for any page; [`Lsn::BLANK`] or above if for none.
     pub(crate) fn redo_from(&self) -> Lsn {
         let mut oldest = NO_LSN;
-        self.unwritten.walk(&self.all, |_, f| oldest = oldest.min(f.recovery_lsn.load(Ordering::Acquire)));
+        self.unwritten.walk(&self.all, |_, f| {
+            oldest = oldest.min(f.recovery_lsn.load(Ordering::Acquire));
+            true
+        });
         // Afterwards, as above.
         Lsn(oldest.min(self.writing.oldest()))
     }
@@ -216,6 +222,20 @@ impl Frames {
     pub(crate) fn abandon(&self, frame: FrameId, page: PageId) {
         self.unlist(frame, page);
         self.release(frame, Mode::Exclusive);
+    }
+
+    /// What abandons the frame of a number, which a read should have filled.
+    pub(crate) fn abandons(self: &Arc<Self>) -> Arc<dyn Fn(u32) + Send + Sync> {
+        let frames = Arc::clone(self);
+        Arc::new(move |number| {
+            let frame = FrameId(number);
+            // In a forked process, the bucket's lock may be held forever.
+            if frames.owner.is_here()
+                && let Some(page) = frames.at(frame).page()
+            {
+                frames.abandon(frame, page);
+            }
+        })
     }
 
     /// Removes the page from `frame`, latched by the caller: lookups cease to find it. The release of the

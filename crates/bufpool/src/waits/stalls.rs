@@ -12,7 +12,6 @@ use pagetier_page::PageId;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -61,11 +60,19 @@ struct Waiting {
     page: PageId,
 }
 
+/// The registered waits. Each has a place of its own while it lasts, which costs less than a key.
+#[derive(Debug, Default)]
+struct Places {
+    waits: Vec<Option<(u64, On, PageId)>>,
+    free: Vec<usize>,
+    /// The number of waits so far, which identifies the last one.
+    count: u64,
+}
+
 /// The waits at this moment.
 #[derive(Debug)]
 pub(crate) struct Stalls {
-    registered: Mutex<FxHashMap<u64, (On, PageId)>>,
-    ids: AtomicU64,
+    registered: Mutex<Places>,
     waiters: Arc<LatchQueues>,
     pub(crate) holders: Holders,
 }
@@ -73,12 +80,14 @@ pub(crate) struct Stalls {
 /// A registered wait; ends when dropped.
 pub(crate) struct Registered<'a> {
     stalls: &'a Stalls,
-    id: u64,
+    at: usize,
 }
 
 impl Drop for Registered<'_> {
     fn drop(&mut self) {
-        self.stalls.registered.lock().remove(&self.id);
+        let mut places = self.stalls.registered.lock();
+        places.waits[self.at] = None;
+        places.free.push(self.at);
     }
 }
 
@@ -92,16 +101,22 @@ impl Drop for Stalls {
 impl Stalls {
     /// `queues` has the waits for latches.
     pub(crate) fn new(waiters: Arc<LatchQueues>) -> Self {
-        let (registered, ids) = (Mutex::default(), AtomicU64::new(0));
-        Self { registered, ids, waiters, holders: Holders::default() }
+        Self { registered: Mutex::default(), waiters, holders: Holders::default() }
     }
 
     /// Registers a wait on behalf of `page`, for anything but a latch.
     pub(crate) fn wait(&self, on: On, page: PageId) -> Registered<'_> {
-        let id = self.ids.fetch_add(1, Ordering::Relaxed);
-        self.registered.lock().insert(id, (on, page));
+        let mut places = self.registered.lock();
+        places.count += 1;
+        let wait = Some((places.count, on, page));
+        let at = places.free.pop().unwrap_or(places.waits.len());
+        match places.waits.get_mut(at) {
+            Some(place) => *place = wait,
+            None => places.waits.push(wait),
+        }
+        drop(places);
         self.watch().wake();
-        Registered { stalls: self, id }
+        Registered { stalls: self, at }
     }
 
     pub(crate) fn watch(&self) -> &Arc<Watch> {
@@ -109,10 +124,11 @@ impl Stalls {
     }
 
     fn waits(&self) -> Vec<Waiting> {
-        let registered = self.registered.lock();
-        let other = registered.iter().map(|(id, &(on, page))| (WaitId::Registered(*id), on, page));
-        let mut waits: Vec<_> = other.map(|(id, on, page)| Waiting { id, on, page }).collect();
-        drop(registered);
+        let places = self.registered.lock();
+        let other = places.waits.iter().flatten();
+        let mut waits: Vec<_> =
+            other.map(|&(id, on, page)| Waiting { id: WaitId::Registered(id), on, page }).collect();
+        drop(places);
         let latches = self.waiters.waits().into_iter();
         waits.extend(latches.map(|(ticket, page)| Waiting {
             id: WaitId::Latch(ticket),
@@ -123,7 +139,8 @@ impl Stalls {
     }
 
     fn any(&self) -> bool {
-        !self.registered.lock().is_empty() || !self.waiters.is_empty()
+        let is_registered = |places: &Places| places.free.len() < places.waits.len();
+        is_registered(&self.registered.lock()) || !self.waiters.is_empty()
     }
 
     /// Warns of old waits, and refuses those that cannot end. Returns whether there is any wait.

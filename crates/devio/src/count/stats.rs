@@ -1,7 +1,6 @@
 //! Device statistics: operations, bytes, times and errors, by class and direction.
 //!
-//! Recording takes a handful of relaxed atomic additions. A snapshot is not taken at a single instant, but
-//! every counter is exact.
+//! A snapshot is not taken at a single instant, but every counter is exact.
 //!
 //! **Busy time** of a real device is the time during which at least one operation was in flight. The interval
 //! between two completions is charged to the operation that ends it, so the classes' busy times add up to the

@@ -2,13 +2,12 @@
 //!
 //! A device keeps the buffer until the kernel is done with it, even after the task stopped waiting: memory
 //! that is being read into is never freed or handed out twice. A *leased* buffer extends that guarantee to
-//! memory with another owner: its owner token marks the memory as in use, and is dropped or handed back only
-//! once the kernel is done.
+//! memory with another owner, which gets it back only once the kernel is done.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
-use std::any::Any;
 use std::fmt;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// The address alignment of owned buffers, in bytes: enough for direct I/O on every common device.
 pub const BUF_ALIGN: usize = 4096;
@@ -23,16 +22,16 @@ pub struct IoBuf {
 enum Kind {
     /// Allocated by [`IoBuf::zeroed`] with this layout; freed on drop.
     Owned(Layout),
-    /// Borrowed memory; dropping the buffer drops its owner's token.
-    Leased(Box<dyn Any + Send>),
+    /// Borrowed memory; dropping the buffer gives it back.
+    Leased(Arc<dyn Fn(u32) + Send + Sync>, u32),
     /// Empty: nothing to free.
     Empty,
 }
 
 // SAFETY: the buffer has exclusive access to its memory (its own allocation, or leased under that contract),
-// and the token is `Send`.
+// and what gives it back is `Send`.
 unsafe impl Send for IoBuf {}
-// SAFETY: `&IoBuf` gives only read access to the bytes, and no access to the token, which may not be `Sync`.
+// SAFETY: `&IoBuf` gives only read access to the bytes.
 unsafe impl Sync for IoBuf {}
 
 impl IoBuf {
@@ -64,28 +63,27 @@ impl IoBuf {
         buf
     }
 
-    /// A buffer in memory owned elsewhere. `owner` stands for the right to use that memory. It is dropped
-    /// with the buffer, possibly long after the operation's future was dropped, and on any thread, including
+    /// A buffer in memory owned elsewhere, which its owner knows as `number`. The buffer's drop passes that
+    /// to `give_back`, possibly long after the operation's future was dropped, and on any thread, including
     /// a device's own.
     ///
     /// # Safety
     /// `ptr` is valid for reads and writes of `len` initialised bytes, by any thread. No other code reads or
-    /// writes them until `owner` is dropped or [`IoBuf::into_owner`] returns it.
+    /// writes them until `give_back` is called or [`IoBuf::keep`] returns.
     #[must_use]
-    pub unsafe fn lease(ptr: NonNull<u8>, len: usize, owner: Box<dyn Any + Send>) -> Self {
-        Self { ptr, len, kind: Kind::Leased(owner) }
+    pub unsafe fn lease(
+        ptr: NonNull<u8>,
+        len: usize,
+        give_back: Arc<dyn Fn(u32) + Send + Sync>,
+        number: u32,
+    ) -> Self {
+        Self { ptr, len, kind: Kind::Leased(give_back, number) }
     }
 
-    /// Ends a lease and returns the owner token; `None` for an owned buffer, which is freed.
-    #[must_use]
-    pub fn into_owner(mut self) -> Option<Box<dyn Any + Send>> {
-        // `Empty` stays behind, so that the drop of `self` neither frees the memory nor drops the token.
-        match std::mem::replace(&mut self.kind, Kind::Empty) {
-            Kind::Leased(owner) => Some(owner),
-            owned => {
-                self.kind = owned;
-                None
-            }
+    /// Ends a lease without giving the memory back: the caller has it. An owned buffer is freed.
+    pub fn keep(mut self) {
+        if matches!(self.kind, Kind::Leased(..)) {
+            self.kind = Kind::Empty;
         }
     }
 
@@ -129,9 +127,11 @@ struct Aligned;
 
 impl Drop for IoBuf {
     fn drop(&mut self) {
-        if let Kind::Owned(layout) = self.kind {
+        match &self.kind {
             // SAFETY: allocated in `zeroed` with this layout, and freed only here.
-            unsafe { dealloc(self.ptr.as_ptr(), layout) }
+            Kind::Owned(layout) => unsafe { dealloc(self.ptr.as_ptr(), *layout) },
+            Kind::Leased(give_back, number) => give_back(*number),
+            Kind::Empty => {}
         }
     }
 }
@@ -140,7 +140,7 @@ impl fmt::Debug for IoBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.kind {
             Kind::Owned(_) => "owned",
-            Kind::Leased(_) => "leased",
+            Kind::Leased(..) => "leased",
             Kind::Empty => "empty",
         };
         f.debug_struct("IoBuf").field("kind", &kind).field("len", &self.len).finish()
@@ -150,7 +150,7 @@ impl fmt::Debug for IoBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     #[test]
     fn owned_is_aligned_and_zero() {
@@ -161,27 +161,25 @@ mod tests {
             assert!(buf.as_slice().iter().all(|&b| b == 0));
             buf.as_mut_slice().fill(7);
             assert!(buf.as_slice().iter().all(|&b| b == 7));
-            assert!(buf.into_owner().is_none());
+            buf.keep();
         }
     }
 
     #[test]
-    fn lease_keeps_its_owner_until_dropped_or_handed_back() {
-        let token = Arc::new(());
+    fn a_lease_is_given_back_when_it_is_dropped_unless_it_is_kept() {
+        let given_back = Arc::new(AtomicU32::new(0));
+        let noted = Arc::clone(&given_back);
+        let give_back = Arc::new(move |number| noted.store(number, Ordering::Relaxed));
         let mut memory = IoBuf::zeroed(8192);
         // SAFETY: `memory` outlives the lease and is not touched during it.
-        let lease = unsafe { IoBuf::lease(memory.ptr(), 4096, Box::new(Arc::clone(&token))) };
-        assert_eq!(Arc::strong_count(&token), 2);
-        let owner = lease.into_owner().expect("leased");
-        assert_eq!(Arc::strong_count(&token), 2);
-        assert!(owner.downcast_ref::<Arc<()>>().is_some());
-        drop(owner);
-        assert_eq!(Arc::strong_count(&token), 1);
+        let lease = unsafe { IoBuf::lease(memory.ptr(), 4096, Arc::clone(&give_back) as _, 7) };
+        lease.keep();
+        assert_eq!((given_back.load(Ordering::Relaxed), Arc::strong_count(&give_back)), (0, 1));
         // SAFETY: as above.
-        let mut lease = unsafe { IoBuf::lease(memory.ptr(), 4096, Box::new(Arc::clone(&token))) };
+        let mut lease = unsafe { IoBuf::lease(memory.ptr(), 4096, Arc::clone(&give_back) as _, 7) };
         lease.as_mut_slice()[0] = 9;
         drop(lease);
-        assert_eq!(Arc::strong_count(&token), 1);
+        assert_eq!((given_back.load(Ordering::Relaxed), Arc::strong_count(&give_back)), (7, 1));
         assert_eq!(memory.as_mut_slice()[0], 9);
     }
 }

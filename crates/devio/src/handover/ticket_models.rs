@@ -42,21 +42,15 @@ unsafe impl Sync for Memory {}
 // SAFETY: as above.
 unsafe impl Send for Memory {}
 
-/// The right to use the memory; dropped when the buffer is.
-struct Owner(Arc<Memory>);
-
-impl Drop for Owner {
-    fn drop(&mut self) {
-        // The owner accesses the memory next: the device must be done with it.
-        self.0.cell.with_mut(|_| ());
-        self.0.given_back.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
 fn lease(memory: &Arc<Memory>) -> IoBuf {
-    let owner = Box::new(Owner(Arc::clone(memory)));
+    let owner = Arc::clone(memory);
+    let give_back = Arc::new(move |_| {
+        // The owner accesses the memory next: the device must be done with it.
+        owner.cell.with_mut(|_| ());
+        owner.given_back.fetch_add(1, Ordering::Relaxed);
+    });
     // SAFETY: the length is zero, so no byte is ever read or written.
-    unsafe { IoBuf::lease(NonNull::dangling(), 0, owner) }
+    unsafe { IoBuf::lease(NonNull::dangling(), 0, give_back, 0) }
 }
 
 /// What a device does to an accepted operation: the kernel writes to the buffer's memory, then the task gets

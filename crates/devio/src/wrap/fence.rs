@@ -91,7 +91,7 @@ impl FencedDevice {
     }
 
     fn operation(&self, op: IoOp, class: IoClass, offset: u64, bytes: u64) -> Operation<'_> {
-        Operation { device: self.inner.name(), op, class, offset, bytes }
+        Operation { device: &*self.inner, op, class, offset, bytes }
     }
 
     fn transfer(

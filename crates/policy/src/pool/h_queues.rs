@@ -98,17 +98,21 @@ impl<const N: usize> HQueues<N> {
         self.queues.put_lru(queue, frame.0);
     }
 
+    /// The heads of the queues that are not empty, mostly a few of many, in the queues' order. Each queue is
+    /// sorted, so its head is its minimum.
+    fn heads(&self) -> impl Iterator<Item = (f64, u32, QueueNo)> + '_ {
+        let head = |queue| self.queues.lru(queue).map(|frame| (self.h_in(queue, frame), frame, queue));
+        (0..N as u8).filter_map(move |queue| head(QueueNo(queue)))
+    }
+
     /// All frames in the order of eviction: by H, and among equals by queue.
     pub(crate) fn eviction_order(&self) -> impl Iterator<Item = FrameId> + '_ {
-        // The heads of the queues that are not empty, mostly a few of many, in the queues' order.
         let (mut heads, mut count) = ([(0.0, 0, QueueNo(0)); N], 0);
-        for queue in (0..N as u8).map(QueueNo) {
-            // Each queue is sorted, so its head is its minimum: a merge of the heads yields all frames by H.
-            if let Some(frame) = self.queues.lru(queue) {
-                heads[count] = (self.h_in(queue, frame), frame, queue);
-                count += 1;
-            }
+        for head in self.heads() {
+            heads[count] = head;
+            count += 1;
         }
+        // A merge of the heads yields all frames by H.
         std::iter::from_fn(move || {
             let heads = &mut heads[..count];
             // Among equals the lower queue goes first.
@@ -128,17 +132,24 @@ impl<const N: usize> HQueues<N> {
     /// Returns the next victim that `evictable` accepts. Its eviction raises L to the H of the last page
     /// passed over, or to its own H if none was.
     pub(crate) fn victim(&mut self, evictable: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
-        let mut passed = None;
-        let found = self.eviction_order().find(|&frame| {
+        self.chosen = None;
+        // Mostly the first one can leave, and the order of all others would be for nothing.
+        let (h, first, _) = self.heads().reduce(|least, head| if head.0 < least.0 { head } else { least })?;
+        let mut passed = FrameId(first);
+        if evictable(passed) {
+            self.chosen = Some((passed, h));
+            return Some(passed);
+        }
+        let found = self.eviction_order().skip(1).find(|&frame| {
             let takes = evictable(frame);
             if !takes {
                 // The last one passed over was the true minimum; L must not rise beyond it (see `gd2l`).
-                passed = Some(frame);
+                passed = frame;
             }
             takes
-        });
-        self.chosen = found.and_then(|frame| Some((frame, self.h(passed.unwrap_or(frame))?)));
-        found
+        })?;
+        self.chosen = self.h(passed).map(|h| (found, h));
+        Some(found)
     }
 
     /// Takes `frame` out; if `evicted`, raises L.

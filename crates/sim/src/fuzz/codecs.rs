@@ -3,7 +3,7 @@
 use super::damage::{Input, damage, damage_ring, put, refit_map};
 use super::specimen::{BLOCK, Copies, reseal, sealed_manifest, specimen_of};
 use pagetier_page::{
-    Defect, Flags, HEADER_BYTES, Header, PageId, SpaceId, Stamp, StoreSeed, format_home, seal, verify,
+    Defect, Flags, HEADER_BYTES, Header, PageId, SpaceId, Stamp, StoreSeed, format_homes, seal, verify,
 };
 use pagetier_ssdcache::{
     Backing, Block, Found, HddFlush, HomeBatches, JournalSeq, Label, MapBody, MapHeader, Places, RECORDS_MAX,
@@ -38,7 +38,7 @@ pub fn page_header(input: &[u8]) {
             Err(defect) => assert!(!defect.to_string().is_empty()),
         }
         let mut home = vec![0; BLOCK];
-        format_home(seed, &mut home, asked);
+        format_homes(seed, &mut home, BLOCK, asked);
         assert_eq!(verify(seed, &home, asked), Err(Defect::Unwritten));
         assert!(verify(seed, &home, other).is_err_and(|defect| !defect.is_unwritten(true)));
         let stamp = Stamp::from_bits(u64::from(image[HEADER_BYTES]));

@@ -65,7 +65,7 @@ pub trait Homes: Send + Sync + 'static {
     }
 
     /// Whether the home of `page` holds zeroes until it is written for the first time, or lies beyond the
-    /// HDD's end. Otherwise it was formatted ([`pagetier_page::format_home`]), and zeroes there are damage.
+    /// HDD's end. Otherwise it was formatted ([`pagetier_page::format_homes`]), and zeroes there are damage.
     /// Default: yes.
     fn may_be_blank(&self, _page: PageId) -> bool {
         true
@@ -154,6 +154,8 @@ pub(crate) struct Core {
     /// The SSD, or the ring's file in a store without one. Exchanged only under
     /// [`crate::exec::life::quiet::Quiet`].
     pub(crate) cache_device: RwLock<Arc<CacheDevice>>,
+    /// Whether it has slots.
+    pub(crate) slotted: AtomicBool,
     pub(crate) state: Mutex<Protocol>,
     pub(crate) stamps: StampSource,
     pub(crate) hdd_flush: GroupFlush<HddFlush>,
@@ -227,7 +229,7 @@ impl Core {
     }
 
     pub(crate) fn has_slots(&self) -> bool {
-        self.layout().slots > 0
+        self.slotted.load(Ordering::Acquire)
     }
 
     pub(crate) fn cache_device(&self) -> Arc<CacheDevice> {

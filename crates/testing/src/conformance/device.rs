@@ -164,7 +164,7 @@ async fn misaligned_operations_are_refused(device: &dyn Device) {
     // SAFETY: within `memory`, which is not touched while the lease lasts.
     let inside = unsafe { at.add(8) };
     // SAFETY: as above.
-    let lease = unsafe { IoBuf::lease(inside, unit, Box::new(())) };
+    let lease = unsafe { IoBuf::lease(inside, unit, Arc::new(|_| ()), 0) };
     let completion = device.read(0, [lease].into_iter().collect(), IoClass::Demand).await;
     let error = completion.result.expect_err("an odd address");
     assert!(matches!(error.kind, DeviceErrorKind::Misaligned { .. }), "{error}");
@@ -232,15 +232,6 @@ async fn statistics_count_by_class(device: &dyn Device) {
     assert_eq!(stats.busy_ns(), stats.totals().busy_ns() + stats.flush.busy_ns, "busy time adds up");
 }
 
-/// Counts how often it is dropped.
-struct Token(Arc<AtomicUsize>);
-
-impl Drop for Token {
-    fn drop(&mut self) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
 /// Differs between the two operations on one page.
 fn fill_of(i: usize) -> u8 {
     (i % 251) as u8 + 1
@@ -251,15 +242,18 @@ fn fill_of(i: usize) -> u8 {
 async fn dropped_operations_continue(device: &dyn Device) {
     write(device, 0, bufs_of(&[200 * 4096])).await;
     let dropped = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&dropped);
+    let give_back = Arc::new(move |_| {
+        counted.fetch_add(1, Ordering::SeqCst);
+    });
     // Freed only if the check completes: a device that fails it may still write into the arena.
     let mut arena = ManuallyDrop::new(IoBuf::zeroed(256 * 4096));
     let base = arena.ptr();
     for i in 0..256_usize {
         // SAFETY: within the arena.
         let at = unsafe { base.add(i * 4096) };
-        let owner = Box::new(Token(Arc::clone(&dropped)));
-        // SAFETY: disjoint parts of the arena, which is not touched before every owner was dropped.
-        let mut lease = unsafe { IoBuf::lease(at, 4096, owner) };
+        // SAFETY: disjoint parts of the arena, which is not touched before all were given back.
+        let mut lease = unsafe { IoBuf::lease(at, 4096, Arc::clone(&give_back) as _, 0) };
         lease.as_mut_slice().fill(fill_of(i));
         let (offset, bufs) = ((i % 200) as u64 * 4096, [lease].into_iter().collect());
         let mut future = if i % 3 == 0 {

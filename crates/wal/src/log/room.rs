@@ -173,7 +173,7 @@ impl Shared {
         let beyond = |bytes| within(bytes).filter(|start| kept <= *start && segments.oldest() < *start);
         let capacity = self.options.capacity_bytes;
         let is_crowded = segments.room_from(self.needed.load(Ordering::Acquire), whole) > capacity / 4 * 3;
-        let crowded = within(capacity / 8 * 5).filter(|_| is_crowded).unwrap_or(0);
+        let crowded = if is_crowded { within(capacity / 8 * 5).unwrap_or(0) } else { 0 };
         let to_go = segments.half(is_full, whole).max(beyond(sixteenth * usual)).unwrap_or(0);
         // A segment that has no successor with a record cannot go: waiting would keep the record out.
         let end = self.end.load(Ordering::Acquire);

@@ -259,7 +259,7 @@ impl UringCore {
             }
             // Even after a refusal: what the kernel has taken completes without a further call, and that
             // may free what it lacks.
-            let finished = self.reap(&mut pass, &mut ended);
+            let (finished, _) = self.reap(&mut pass, &mut ended);
             self.complete_all(&mut ended);
             if finished {
                 return;
@@ -314,9 +314,10 @@ impl UringCore {
         left.into_iter().for_each(|op| self.complete(op, End::ToThreads));
     }
 
-    /// Reaps what has completed so far; returns whether the device is closing and everything is done. Leaves
-    /// ended operations to [`UringCore::complete_all`], to run outside any lock.
-    fn reap(&self, pass: &mut Pass, ended: &mut Ended) -> bool {
+    /// Reaps what has completed so far; returns whether the device is closing and everything is done, and how
+    /// many entries the kernel has not taken. Leaves ended operations to [`UringCore::complete_all`], to run
+    /// outside any lock.
+    fn reap(&self, pass: &mut Pass, ended: &mut Ended) -> (bool, usize) {
         self.ring.reap(&mut pass.reaper, &mut pass.results);
         self.digest(&mut pass.results, ended)
     }
@@ -325,9 +326,9 @@ impl UringCore {
     /// queued. Returns whether the kernel accepts submissions.
     pub(crate) fn reap_now(&self, pass: &mut Pass, ended: &mut Ended) -> bool {
         // The announcement stays in the descriptor: the reactor hears of each completion, not of the value.
-        self.reap(pass, ended);
+        let (_, untaken) = self.reap(pass, ended);
         // A pass queues retries and what waited for a slot, mostly nothing: that would be a call for nothing.
-        self.ring.untaken(&mut self.operations.lock().pusher) == 0 || self.submit()
+        untaken == 0 || self.submit()
     }
 
     pub(crate) fn complete_all(&self, ended: &mut Ended) {
@@ -358,9 +359,8 @@ impl UringCore {
         self.close();
     }
 
-    /// Processes completions, and queues retries and the backlog; returns whether the device is closing and
-    /// everything is done.
-    fn digest(&self, results: &mut Vec<(u64, i32)>, ended: &mut Ended) -> bool {
+    /// Processes completions, and queues retries and the backlog. Returns what [`UringCore::reap`] does.
+    fn digest(&self, results: &mut Vec<(u64, i32)>, ended: &mut Ended) -> (bool, usize) {
         let mut operations = self.operations.lock();
         for (slot, result) in results.drain(..) {
             if slot == WAKE {
@@ -388,7 +388,8 @@ impl UringCore {
             }
         }
         // Idle means that the kernel has nothing of ours: only then may buffers, ring and file be freed.
-        operations.is_idle() && (operations.closing || matches!(operations.to, To::Threads))
+        let finished = operations.is_idle() && (operations.closing || matches!(operations.to, To::Threads));
+        (finished, self.ring.untaken(&mut operations.pusher))
     }
 
     fn digest_one(&self, operations: &mut Operations, mut op: Op, result: i32, ended: &mut Ended) {

@@ -12,6 +12,7 @@
 use crate::kernel::uring::core::{Ended, Pass, UringCore};
 use crate::{Kept, Owner, Reap};
 use parking_lot::Mutex;
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -172,7 +173,8 @@ impl Duty {
         let Some(announced) = &announced.fd else { return };
         let (mut refusals, mut ended) = (0, Ended::new());
         // An error means that the runtime is ending.
-        while let Ok(mut ready) = announced.readable().await {
+        // Not `readable`, which enters a list for each wait: no other task waits for this descriptor.
+        while let Ok(mut ready) = poll_fn(|cx| announced.poll_read_ready(cx)).await {
             if !self.core.file.owner.is_here() {
                 // The ring is the parent's, and its memory is not mapped here.
                 return;

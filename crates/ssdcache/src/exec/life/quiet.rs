@@ -259,6 +259,7 @@ impl Quiet<'_> {
         // Still under the state's lock, so that no plan made for a slot of the old device is carried out on
         // the new one (I29).
         *core.cache_device.write() = core.new_cache_device(device, layout, ring_on_hdd);
+        core.slotted.store(layout.slots > 0, Ordering::Release);
         core.forgive(&mut state);
         core.resend_price();
         drop(state);

@@ -316,6 +316,7 @@ fn core(params: OpenParams, flushes: RecoveryFlushes, state: Protocol, whole: bo
         hdd: params.hdd,
         whole: AtomicBool::new(whole),
         refused_whole: AtomicBool::new(false),
+        slotted: AtomicBool::new(params.layout.slots > 0),
         cache_device: RwLock::new(cache),
         failures,
         unflushed,

@@ -47,18 +47,22 @@ fn class_of(access: Access) -> IoClass {
 
 impl Core {
     pub(crate) async fn read_page(self: &Arc<Self>, page: PageId, access: Access, mut buf: IoBuf) -> Fetched {
-        // The copy of a page whose space is being dropped may outlive the search for such pages in memory.
-        if self.homes.offset(page).is_none() {
-            return Fetched { buf, result: Err(TierError::NoSuchPage { page }) };
-        }
-        if let Located::Slot { slot, stamp, dirty } = self.locate(page).await {
-            let (back, result) = self.read_slot(page, slot, stamp, dirty, access, buf).await;
-            buf = back;
-            match result {
-                Ok(true) => return self.fetched(page, buf, Location::Ssd, access),
-                // The copy was bad, and the HDD has the same version.
-                Ok(false) => {}
-                Err(error) => return Fetched { buf, result: Err(error) },
+        // Without slots the newest version below memory is at home, also if the store gets an SSD meanwhile:
+        // the frame is latched, so no version can come from memory.
+        if self.has_slots() {
+            // The copy of a page whose space is dropped may outlive the search for such pages in memory.
+            if self.homes.offset(page).is_none() {
+                return Fetched { buf, result: Err(TierError::NoSuchPage { page }) };
+            }
+            if let Located::Slot { slot, stamp, dirty } = self.locate(page).await {
+                let (back, result) = self.read_slot(page, slot, stamp, dirty, access, buf).await;
+                buf = back;
+                match result {
+                    Ok(true) => return self.fetched(page, buf, Location::Ssd, access),
+                    // The copy was bad, and the HDD has the same version.
+                    Ok(false) => {}
+                    Err(error) => return Fetched { buf, result: Err(error) },
+                }
             }
         }
         self.read_home(page, access, buf).await
