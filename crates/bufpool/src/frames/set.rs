@@ -230,10 +230,10 @@ impl Frames {
         Arc::new(move |number| {
             let frame = FrameId(number);
             // In a forked process, the bucket's lock may be held forever.
-            if frames.owner.is_here()
-                && let Some(page) = frames.at(frame).page()
-            {
-                frames.abandon(frame, page);
+            if frames.owner.is_here() {
+                let page = frames.at(frame).page();
+                debug_assert!(page.is_some(), "a frame that is lent keeps its page");
+                page.into_iter().for_each(|page| frames.abandon(frame, page));
             }
         })
     }

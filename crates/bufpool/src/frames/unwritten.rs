@@ -19,6 +19,8 @@ use pagetier_policy::FrameId;
 use std::sync::atomic::Ordering;
 
 const BITS: usize = 64;
+/// Bounds the time of one [`Unwritten::forget`]: the rest is left to later ones.
+const FORGOTTEN_WORDS_MAX: usize = 256;
 
 /// See the module.
 #[derive(Debug)]
@@ -82,14 +84,24 @@ impl Unwritten {
 
     /// Calls `see` for each frame of `all` with changes that the storage below lacks, until it returns false.
     /// Finds each that was added before the call.
-    pub(crate) fn walk(&self, all: &[Frame], mut see: impl FnMut(FrameId, &Frame) -> bool) {
+    pub(crate) fn walk(&self, all: &[Frame], see: impl FnMut(FrameId, &Frame) -> bool) {
+        self.walk_words(all, usize::MAX, see);
+    }
+
+    /// Forgets frames that are clean, up to the first that is not, or up to some number.
+    pub(crate) fn forget(&self, all: &[Frame]) {
+        self.walk_words(all, FORGOTTEN_WORDS_MAX, |_, _| false);
+    }
+
+    fn walk_words(&self, all: &[Frame], mut words: usize, mut see: impl FnMut(FrameId, &Frame) -> bool) {
         let _walking = self.walking.lock();
         for (at, upper) in self.words.iter().enumerate() {
             for bit in ones(upper.load(Ordering::Acquire)) {
                 let word = at * BITS + bit;
-                if !self.walk_word(word, all, &mut see) {
+                if words == 0 || !self.walk_word(word, all, &mut see) {
                     return;
                 }
+                words -= 1;
                 if self.frames[word].load(Ordering::Acquire) == 0 {
                     upper.fetch_and(!(1 << bit), Ordering::AcqRel);
                     // An `add` between the look and the clearing has set the lower bit, and its upper one

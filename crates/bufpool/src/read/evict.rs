@@ -204,8 +204,8 @@ impl<T: Tier> PoolInner<T> {
         // kept clean, the cleaner has time to restore it before a request meets a dirty victim.
         let every = (self.sized.read().clean_depth as u64 / 4).max(1);
         let evicted = self.evicted_since_clean.load(Ordering::Relaxed) + 1;
-        // Loom would try every outcome of the look.
-        let rests = evicted >= every && !cfg!(loom) && self.frames.unwritten.is_empty();
+        // Looked at once: with many frames it is not cheap. Loom would try every outcome of it.
+        let rests = evicted == every && !cfg!(loom) && self.frames.unwritten.is_empty();
         // Zero as after a look that found nothing. The cleaner's zero may be overwritten here: then it looks
         // once too often.
         self.evicted_since_clean.store(if rests { 0 } else { evicted }, Ordering::Relaxed);

@@ -86,9 +86,9 @@ pub(crate) async fn run<T: Tier>(pool: Weak<PoolInner<T>>, woken: Arc<Notify>, n
             writes.spawn_on(apart(async move { task.write_batch(batch).await.is_ok() }), &inner.runtime);
             continue;
         }
-        // Forgets frames that are clean, up to the first that is not: those of the last `sync`, which looked
-        // before it wrote, would make evictions wake this task for nothing.
-        inner.frames.unwritten.walk(&inner.frames.all, |_, _| false);
+        // The frames of the last `sync`, which looked before it wrote, would make evictions wake this task for
+        // nothing.
+        inner.frames.unwritten.forget(&inner.frames.all);
         // Hold no strong reference while idle: only handles and writes keep the pool alive.
         drop(inner);
         if wait_for_work(&woken, &mut writes).await {

@@ -80,7 +80,7 @@ impl IoBuf {
         Self { ptr, len, kind: Kind::Leased(give_back, number) }
     }
 
-    /// Ends a lease without giving the memory back: the caller has it. An owned buffer is freed.
+    /// Ends a lease without giving the memory back: for its owner alone. An owned buffer is freed.
     pub fn keep(mut self) {
         if matches!(self.kind, Kind::Leased(..)) {
             self.kind = Kind::Empty;
