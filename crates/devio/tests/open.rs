@@ -2,6 +2,7 @@
 
 use crate::common::{arena, bufs_of, folder, runtime};
 use pagetier_devio::{Backend, DeviceErrorKind, DirectIo, IoClass, OpenOptions, Opened, open_file};
+use pagetier_testing::fail_call;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::mem::ManuallyDrop;
@@ -169,33 +170,14 @@ fn random_drops_among_real_reads() {
     }
 }
 
-/// Forbids io_uring to the calling thread and its children, as container runtimes do.
-fn forbid_io_uring(errno: i32) {
-    let filter = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
-    let mut filters = [
-        // The system call's number; a test of one machine need not check the architecture.
-        filter(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        filter(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_io_uring_setup as u32),
-        filter(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
-        filter(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog { len: filters.len() as u16, filter: filters.as_mut_ptr() };
-    // SAFETY: sets a plain flag of the calling thread.
-    let privileges = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
-    assert_eq!(privileges, 0);
-    // SAFETY: the program is valid during the call, which copies it.
-    let installed =
-        unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
-    assert_eq!(installed, 0);
-}
-
 #[test]
 fn threads_take_over_where_io_uring_is_forbidden() {
     for (errno, remedy) in
         [(libc::EPERM, "seccomp"), (libc::ENOSYS, "Linux 5.11"), (libc::ENOMEM, "ulimit -l")]
     {
         let tried = std::thread::spawn(move || {
-            forbid_io_uring(errno);
+            // As container runtimes do.
+            fail_call(libc::SYS_io_uring_setup, errno);
             let folder = folder();
             let path = folder.path().join("device");
             let opened = create(&path, Backend::Auto);

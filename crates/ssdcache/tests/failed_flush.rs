@@ -2,8 +2,8 @@
 
 use crate::common::{LONG, PAGE, formatted, layout, page, params, read, write};
 use pagetier_bufpool::{Tier, TierError};
-use pagetier_devio::IoOp;
 use pagetier_devio::task::Boxed;
+use pagetier_devio::{Device, IoClass, IoOp, Spliced, Window};
 use pagetier_page::{Lsn, PageId, PageSize, SpaceId};
 use pagetier_ssdcache::{
     Flushed, Layout, OpenError, OpenParams, Readmitter, Remember, RememberInMemory, SsdMode, SsdState,
@@ -27,6 +27,8 @@ struct World {
     mode: SsdMode,
     remember: Arc<dyn Remember>,
     epoch: u32,
+    /// Where on the HDD the ring is; 0: on the SSD.
+    ring_at: u64,
 }
 
 impl World {
@@ -44,7 +46,7 @@ impl World {
         let (hdd, ssd) = (device("hdd", 1), device("ssd", 2));
         formatted(&ssd, layout).await;
         let remember: Arc<dyn Remember> = Arc::new(RememberInMemory::default());
-        Self { hdd, ssd, layout, mode, remember, epoch: 0 }
+        Self { hdd, ssd, layout, mode, remember, epoch: 0, ring_at: 0 }
     }
 
     /// The world after `change`, which receives a seed for each device.
@@ -70,12 +72,19 @@ impl World {
 
     async fn try_open(&mut self) -> Result<Store, OpenError> {
         self.epoch += 1;
-        let tier = SsdTier::open(OpenParams {
+        let mut params = OpenParams {
             epoch: self.epoch,
             mode: self.mode,
             remember: Arc::clone(&self.remember),
             ..params(&self.hdd, &self.ssd, self.layout, "lru2")
-        });
+        };
+        if self.ring_at > 0 {
+            let range = self.layout.ring_at(0)..self.layout.slot_at(0);
+            let ring = Window { device: Arc::clone(&params.hdd), at: self.ring_at, range };
+            params.ssd = Arc::new(Spliced::new(Some(params.ssd), ring));
+            params.ring_on_hdd = true;
+        }
+        let tier = SsdTier::open(params);
         timeout(LONG, tier).await.expect("it opens or fails").map(Store)
     }
 
@@ -106,6 +115,17 @@ impl Store {
 
 fn fail_one_flush(device: &SimDevice) {
     device.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
+}
+
+/// With version 1 of `P` synced, and a failed flush of a device after version 2.
+async fn with_a_failed_sync(world: &mut World, device: fn(&World) -> &SimDevice) -> Store {
+    let store = world.open().await;
+    store.write(P, 1).await.expect("written");
+    store.sync().await.expect("flushed");
+    store.write(P, 2).await.expect("written");
+    fail_one_flush(device(world));
+    store.sync().await.expect_err("the flush fails");
+    store
 }
 
 #[tokio::test(start_paused = true)]
@@ -212,12 +232,7 @@ async fn without_a_ring_a_page_whose_flush_failed_is_never_older_and_is_written_
     for model in FlushFailure::ALL {
         let layout = Layout::ring_only(PageSize::MIN, 0);
         let mut world = World::new(layout, SsdMode::WriteBack, model).await;
-        let store = world.open().await;
-        store.write(P, 1).await.expect("written");
-        store.sync().await.expect("flushed");
-        store.write(P, 2).await.expect("written");
-        fail_one_flush(&world.hdd);
-        store.sync().await.expect_err("the flush fails");
+        let store = with_a_failed_sync(&mut world, |world| &world.hdd).await;
         let running = store.read(P).await;
         assert!(matches!(running, Ok(2) | Err(TierError::Corrupt { .. })), "{model:?}: {running:?}");
         assert_eq!(world.remember.recall().homes, [page(P)]);
@@ -243,12 +258,7 @@ async fn a_home_that_was_written_whole_is_not_torn_when_it_is_written_again() {
     for (unit, refused) in [(512, false), (PAGE, true)] {
         let mut world = World::new(layout(8), SsdMode::ReadOnly, FlushFailure::NeverDurable).await;
         world = world.after(|device, nth| device.fork(nth, &SimPower::new()).with_atomic_writes(PAGE));
-        let store = world.open().await;
-        store.write(P, 1).await.expect("written");
-        store.sync().await.expect("flushed");
-        store.write(P, 2).await.expect("written");
-        fail_one_flush(&world.hdd);
-        store.sync().await.expect_err("the flush fails");
+        let store = with_a_failed_sync(&mut world, |world| &world.hdd).await;
         assert_eq!(world.remember.recall().homes, [page(P)]);
         drop(store);
         for op in 1.. {
@@ -279,6 +289,47 @@ async fn a_home_that_was_written_whole_is_not_torn_when_it_is_written_again() {
     }
 }
 
+/// The ring is on the HDD, which may tear pages: a recovery that is cut, together with the SSD, leaves each
+/// page a whole home. Schedule: `P` is on its way home from its slot, and has a record, but no image.
+#[tokio::test(start_paused = true)]
+async fn a_sound_home_is_not_written_over_from_a_slot_that_may_be_lost() {
+    let mut world = World::new(layout(8), SsdMode::WriteBack, FlushFailure::default()).await;
+    world.ring_at = 900 << 10;
+    let store = world.open().await;
+    store.write(P, 1).await.expect("written");
+    assert_eq!(store.0.drain(None, None, None).await.written, 1);
+    // The ring loses the image of version 1.
+    for no in 10..20 {
+        store.write(no, 1).await.expect("written");
+    }
+    assert_eq!(store.0.drain(None, None, None).await.written, 10);
+    store.write(P, 2).await.expect("written");
+    store.sync().await.expect("flushed");
+    let ring = world.ring_at..1 << 20;
+    world.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(ring).times(1));
+    assert_eq!(store.0.drain(None, None, None).await.failed.len(), 1, "its image is not written");
+    world.ssd.flush(IoClass::Meta).await.expect("its record is durable");
+    let crashed = world.after_power_cut(1, &SimPower::new());
+    drop(store);
+    for op in 1.. {
+        let power = SimPower::new();
+        let mut recovering = crashed.after(|device, nth| device.fork(nth, &power));
+        power.cut_at(op);
+        let opened = recovering.try_open().await.map(drop);
+        for seed in 0..16 {
+            let mut alone = recovering.after_power_cut(seed, &SimPower::new());
+            alone.ssd = Arc::new(SimDevice::new("another", 1 << 20, 3, &SimPower::new()));
+            formatted(&alone.ssd, alone.layout).await;
+            let version = alone.open().await.read(P).await;
+            assert!(matches!(version, Ok(1 | 2)), "cut at {op}, seed {seed}: {version:?}");
+        }
+        if opened.is_ok() && !power.is_cut() {
+            assert!(op > 10, "{op} operations");
+            break;
+        }
+    }
+}
+
 /// Other pages take the slots of earlier versions of `P`, which reads as it did after a power cut, too.
 async fn stays_as_found(world: &World, store: &Store, found: u8, what: &str) {
     for no in 10..90 {
@@ -297,12 +348,7 @@ async fn a_failed_ssd_flush_is_remembered_and_its_slots_are_written_again() {
     for (model, world_seed) in FlushFailure::ALL.into_iter().flat_map(|model| (0..8).map(move |n| (model, n)))
     {
         let mut world = World::with_seed(layout(8), SsdMode::WriteBack, model, world_seed).await;
-        let store = world.open().await;
-        store.write(P, 1).await.expect("written");
-        store.sync().await.expect("flushed");
-        store.write(P, 2).await.expect("written");
-        fail_one_flush(&world.ssd);
-        store.sync().await.expect_err("the flush fails");
+        let store = with_a_failed_sync(&mut world, |world| &world.ssd).await;
         assert!(world.remember.recall().ssd);
         drop(store);
         let store = world.open().await;

@@ -1,14 +1,14 @@
 //! What the HDD must have before the SSD may release it: without a ring, after errors, and while pages are
 //! discarded.
 
-use crate::common::{LONG, PAGE, formatted, image, layout, page, params, policy, read, write};
+use crate::common::{LONG, PAGE, dirty, formatted, image, layout, page, params, policy, read, write};
 use futures_util::future::join_all;
-use pagetier_bufpool::{Tier, TierError};
+use pagetier_bufpool::{DirtyPage, Tier, TierError, WrittenPage};
 use pagetier_devio::{Device, IoClass, IoOp};
 use pagetier_page::{Lsn, PageId, PageSize, SpaceId};
 use pagetier_policy::Location;
 use pagetier_ssdcache::{
-    DrainProgress, ExchangeError, Layout, NewCacheDevice, OpenParams, SsdMode, SsdState, SsdTier,
+    DrainProgress, ExchangeError, HomeWrites, Layout, NewCacheDevice, OpenParams, SsdMode, SsdState, SsdTier,
 };
 use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower};
 use std::future::ready;
@@ -556,6 +556,41 @@ async fn a_drain_flushes_the_ssd_for_its_records_only_when_the_slots_are_durable
         let begun = Instant::now();
         assert_eq!(fixture.tier.drain(None, None, None).await.written, 1);
         assert_eq!(begun.elapsed(), if synced { flush } else { 2 * flush });
+    }
+}
+
+/// What an engine keeps its log for: a page that the HDD refuses to keep whole waits in the ring, with the
+/// oldest change that the HDD may lack. With `before`, its slot had another.
+#[tokio::test(start_paused = true)]
+async fn a_page_that_the_hdd_refuses_needs_the_log_until_it_is_home() {
+    for (policy, mode, before) in [
+        ("lru2", SsdMode::ReadOnly, None),
+        ("lru2", SsdMode::WriteBack, Some(Lsn(5))),
+        ("doublewrite", SsdMode::WriteBack, None),
+    ] {
+        let power = SimPower::new();
+        let [hdd, ssd] = ["hdd", "ssd"].map(|name| SimDevice::new(name, 1 << 20, 1, &power));
+        let (hdd, ssd, layout) = (Arc::new(hdd.with_atomic_writes(PAGE)), Arc::new(ssd), layout(8));
+        formatted(&ssd, layout).await;
+        let fixture = Fixture::open(hdd, ssd, layout, mode, 1, policy).await;
+        let write = async |version, recovery_lsn| {
+            let change = DirtyPage { recovery_lsn, ..dirty(P, version) };
+            let done = |written: WrittenPage| assert!(written.result.is_ok(), "{written:?}");
+            let written = fixture.tier.write(vec![change], IoClass::Clean, &done);
+            timeout(LONG, written).await.expect("written at last");
+        };
+        if let Some(lsn) = before {
+            write(1, lsn).await;
+            // A slot write fails: from now on changed pages go home.
+            let slots = layout.slot_at(0)..layout.end();
+            fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(slots).times(1));
+        }
+        fixture.hdd.inject(Fault::new(FaultEffect::NotWhole).on(IoOp::Write));
+        write(2, Lsn(9)).await;
+        assert_eq!(fixture.tier.stats().home_writes, HomeWrites::Ringed, "{policy}");
+        assert_eq!(fixture.tier.oldest_lsn(), before.or(Some(Lsn(9))), "{policy}, {before:?}");
+        fixture.tier.flush_home().await.expect("flushed");
+        assert_eq!(fixture.tier.oldest_lsn(), None, "{policy}, {before:?}");
     }
 }
 

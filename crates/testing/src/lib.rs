@@ -16,6 +16,7 @@
 
 pub mod conformance;
 mod emulated;
+mod fail_call;
 pub mod hostile;
 pub mod kills;
 mod manifest;
@@ -25,6 +26,8 @@ mod sim;
 mod skip;
 
 pub use emulated::{DeviceModel, EmulatedClock, EmulatedDevice, VirtualClock};
+#[doc(hidden)]
+pub use fail_call::fail_call;
 #[doc(hidden)]
 pub use manifest::newest_area;
 #[doc(hidden)]

@@ -231,6 +231,8 @@ pub struct FileMedia {
     /// as many blocks free as were given back.
     reserve_room: u64,
     spares: Spares,
+    /// A segment whose removal failed, with the name that its file has instead.
+    half_removed: Option<(PathBuf, String)>,
     owner: Owner,
     /// Directories that were made for a log that is not in use yet.
     made: Vec<PathBuf>,
@@ -326,8 +328,20 @@ impl FileMedia {
     fn of(dir: Arc<dyn Directory>, lock: Option<Box<dyn DirFile>>) -> Self {
         let (active, reserve_bytes, reserve_room, owner) = (None, 0, 0, Owner::here());
         let (id, format) = (0, LOG_FORMAT_USUAL);
-        let (spares, made) = (Spares::default(), Vec::new());
-        Self { dir, id, format, active, reserve_bytes, reserve_room, spares, owner, made, _lock: lock }
+        let (spares, half_removed, made) = (Spares::default(), None, Vec::new());
+        Self {
+            dir,
+            id,
+            format,
+            active,
+            reserve_bytes,
+            reserve_room,
+            spares,
+            half_removed,
+            owner,
+            made,
+            _lock: lock,
+        }
     }
 
     /// `new` is the identity of what has no segment yet; a random one by default.
@@ -454,6 +468,17 @@ impl FileMedia {
         Ok(())
     }
 
+    /// Gives a segment its name back whose removal failed. Before that nothing may be written to its file: a
+    /// power cut could show the segment's name again, with that in it (I47).
+    fn undo_removal(&mut self) -> io::Result<()> {
+        let Some((aside, name)) = &self.half_removed else { return Ok(()) };
+        match self.dir.rename(aside, Path::new(name)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => self.half_removed = None,
+        }
+        Ok(())
+    }
+
     /// Creates a segment; if its room cannot be set aside, only if `goes_on` says so.
     fn create_if(
         &mut self,
@@ -462,6 +487,7 @@ impl FileMedia {
         goes_on: impl FnOnce(&Error) -> bool,
     ) -> io::Result<()> {
         self.owner.check()?;
+        self.undo_removal()?;
         if let Some(created) = self.create_over(start, bytes) {
             return created;
         }
@@ -556,6 +582,7 @@ impl Media for FileMedia {
 
     fn reserve(&mut self, bytes: u64) -> io::Result<()> {
         self.owner.check()?;
+        self.undo_removal()?;
         self.reserve_bytes = bytes;
         if self.reserve_room < bytes {
             self.set_aside(bytes)?;
@@ -615,6 +642,7 @@ impl Media for FileMedia {
 
     fn remove(&mut self, start: u64) -> io::Result<()> {
         self.owner.check()?;
+        self.undo_removal()?;
         let name = name_of(start);
         let Some(stat) = self.dir.stat(Path::new(&name))? else { return self.dir.sync() };
         // Kept as the reserve if there is none: once its room is given back, others may take it.
@@ -631,7 +659,8 @@ impl Media for FileMedia {
         if let Err(error) = self.dir.sync() {
             // It is still a segment, to be removed later. That must change a name: the next sync of the
             // directory may succeed without writing what this one has not.
-            let _ = self.dir.rename(aside, Path::new(&name));
+            self.half_removed = Some((aside.to_owned(), name));
+            let _ = self.undo_removal();
             return Err(error);
         }
         self.reserve_room += keep.unwrap_or(0);

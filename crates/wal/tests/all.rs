@@ -2,6 +2,7 @@
 
 mod backups;
 mod calls;
+mod direct;
 mod frozen;
 mod full_disk;
 mod readmission;

@@ -3,7 +3,7 @@
 use crate::backups::builder;
 use pagetier::{Error, OwnedPageMut, PageId, PageMut, SpaceId, backup::BackupOptions};
 use pagetier_wal::{
-    CheckpointError, LoggedBackupError, LoggedStore, MiniTx, RecoverError, RedoError, UnfitLog, Wal,
+    CheckpointError, LoggedBackupError, LoggedStore, MiniTx, RecoverError, RedoError, UnfitLog, Until, Wal,
     WalError, WalOptions, blocking, copy_log,
 };
 use std::fs;
@@ -367,10 +367,13 @@ fn put_blocking(db: &blocking::LoggedStore, space: SpaceId, value: u64) {
 #[tokio::test]
 async fn the_blocking_form_opens_changes_frees_backs_up_restores_and_closes() {
     let folder = pagetier_testing::scratch();
-    let (dir, chain, copy) =
-        (folder.path().join("db"), folder.path().join("chain"), folder.path().join("copy"));
+    let [dir, chain, archive, copy, last] =
+        ["db", "chain", "archive", "copy", "last"].map(|name| folder.path().join(name));
     let open = |dir: &Path| blocking::LoggedStore::open(builder(dir), dir.join("log"), options()).unwrap();
-    let db = open(&dir);
+    fs::create_dir(&archive).unwrap();
+    let wal = Wal::open(&dir.join("log"), options()).unwrap();
+    wal.archive_to(&archive).unwrap();
+    let db = blocking::LoggedStore::on(builder(&dir), wal).unwrap();
     let space = db.block_on(db.store().spaces().create("t")).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..4 {
@@ -389,14 +392,22 @@ async fn the_blocking_form_opens_changes_frees_backs_up_restores_and_closes() {
     db.commit(change).unwrap();
     db.checkpoint().unwrap();
     assert!(!db.store().exists(freed));
-    let report = db.backup(&chain, BackupOptions::new()).unwrap();
+    let number = db.backup(&chain, BackupOptions::new()).unwrap().number;
+    put_blocking(&db, space, 8);
+    let archived = db.block_on(db.wal().archive_now()).unwrap();
     drop(db);
 
     let db = open(&dir);
     let value = |db: &blocking::LoggedStore| db.get(PageId::new(space, 1)).unwrap()[0];
-    assert_eq!(value(&db), 7);
+    assert_eq!(value(&db), 8);
     db.shutdown().unwrap();
-    blocking::LoggedStore::restore(builder(&copy), &copy.join("log"), &chain, report.number).unwrap();
+    let backup = (chain.as_path(), number);
+    let span = blocking::LoggedStore::restorable(&chain, number, &archive).unwrap();
+    assert!(span.0.lsn < span.1.lsn && span.1.lsn == archived, "{span:?}");
+    let log = last.join("log");
+    let end = blocking::LoggedStore::restore_until(builder(&last), &log, backup, &archive, Until::End);
+    assert_eq!((end.unwrap(), value(&open(&last))), (archived, 8));
+    blocking::LoggedStore::restore(builder(&copy), &copy.join("log"), &chain, number).unwrap();
     let db = open(&copy);
     assert_eq!(value(&db), 7);
     db.drop_space(space).unwrap();

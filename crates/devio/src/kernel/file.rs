@@ -386,14 +386,28 @@ fn holds_data(fd: &OwnedFd) -> Result<bool, Errno> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::handover::ticket::ticket;
+    use crate::handover::ticket::{Promise, ticket};
     use parking_lot::Mutex;
+    use rustix::io::pwrite;
+    use std::future::poll_fn;
 
-    /// Carries out each write, and notes its offset, its length, and whether it must be whole.
+    /// Carries out the newest write first, when it is told to; the one at `refused` fails. Notes the offset
+    /// of each, its length, and whether it must be whole.
     #[derive(Debug)]
     struct Noted {
         file: RawFile,
+        refused: u64,
+        waiting: Mutex<Vec<Waiting>>,
+        waiting_max: AtomicUsize,
         writes: Mutex<Vec<(u64, u64, bool)>>,
+    }
+
+    struct Waiting(Transfer, Promise<Completion>);
+
+    impl Debug for Waiting {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            self.0.fmt(f)
+        }
     }
 
     impl Issuer for Noted {
@@ -407,44 +421,101 @@ mod tests {
 
         fn start(&self, transfer: Transfer) -> Ticket<Completion> {
             let (promise, ticket) = ticket();
-            let spot = transfer.spot;
-            self.writes.lock().push((spot.offset, spot.len, transfer.whole));
-            promise.complete(self.file.finish(transfer, Ok(())));
+            let mut waiting = self.waiting.lock();
+            waiting.push(Waiting(transfer, promise));
+            self.waiting_max.fetch_max(waiting.len(), Ordering::Relaxed);
             ticket
         }
     }
 
-    /// What reaches the system of a write of buffers of these lengths.
+    impl Noted {
+        fn carry_out_one(&self) {
+            let Waiting(transfer, promise) = self.waiting.lock().pop().expect("it waits, but for no write");
+            let spot = transfer.spot;
+            self.writes.lock().push((spot.offset, spot.len, transfer.whole));
+            let result = if spot.offset == self.refused { Err(DeviceErrorKind::NoSpace) } else { Ok(()) };
+            if result.is_ok() {
+                let bytes: Vec<u8> = transfer.bufs.iter().flat_map(|buf| buf.as_slice()).copied().collect();
+                assert_eq!(pwrite(&self.file.fd, &bytes, spot.offset), Ok(bytes.len()));
+            }
+            promise.complete(self.file.finish(transfer, result));
+        }
+    }
+
+    fn device(refused: u64) -> FileDevice<Noted> {
+        let fd = tempfile::tempfile().unwrap().into();
+        let mut file = RawFile::new(fd, "noted".into(), 512, false, 1 << 20, None);
+        file.units = Some((4096, 16384));
+        let waiting_max = AtomicUsize::new(0);
+        FileDevice(Arc::new(Noted {
+            file,
+            refused,
+            waiting: Mutex::default(),
+            waiting_max,
+            writes: Mutex::default(),
+        }))
+    }
+
+    /// Writes buffers of these lengths, each filled with its number. Returns what reached the system, sorted.
     async fn issued(
         device: &FileDevice<Noted>,
         at: u64,
         lens: &[usize],
         class: IoClass,
-    ) -> Vec<(u64, u64, bool)> {
-        let bufs = lens.iter().map(|len| IoBuf::zeroed(*len)).collect();
-        let done = device.write(at, bufs, class).await;
+    ) -> (Vec<(u64, u64, bool)>, Result<(), DeviceError>) {
+        let filled = |(nth, len): (usize, &usize)| IoBuf::copy_of(&vec![nth as u8 + 1; *len]);
+        let mut writing = device.write(at, lens.iter().enumerate().map(filled).collect(), class);
+        let done = poll_fn(|cx| {
+            let polled = writing.as_mut().poll(cx);
+            if polled.is_pending() {
+                device.0.carry_out_one();
+                // It may have been another than the one that is waited for.
+                cx.waker().wake_by_ref();
+            }
+            polled
+        });
+        let done = done.await;
         assert_eq!(done.bufs.iter().map(IoBuf::len).collect::<Vec<_>>(), lens, "the buffers that return");
-        std::mem::take(&mut *device.0.writes.lock())
+        let mut writes = std::mem::take(&mut *device.0.writes.lock());
+        writes.sort_unstable();
+        (writes, done.result)
     }
 
     #[tokio::test]
     async fn each_page_of_a_merged_write_goes_alone_if_it_must_be_whole() {
-        let fd = tempfile::tempfile().unwrap().into();
-        let mut file = RawFile::new(fd, "noted".into(), 512, false, 1 << 20, None);
-        file.units = Some((4096, 16384));
-        let device = FileDevice(Arc::new(Noted { file, writes: Mutex::default() }));
+        let device = device(u64::MAX);
         let offered = [2048, 4096, 12288, 16384, 32768].map(|bytes| device.writes_whole(bytes));
         assert_eq!(offered, [false, true, false, true, false]);
         device.keep_whole(4096);
         let pages = [(8192, 4096, true), (12288, 4096, true), (16384, 4096, true)];
-        assert_eq!(issued(&device, 8192, &[4096; 3], IoClass::Clean).await, pages);
+        assert_eq!(issued(&device, 8192, &[4096; 3], IoClass::Clean).await.0, pages);
         // No page: what is formatted or recorded.
         for (at, len, class) in
             [(8192, 8192, IoClass::Clean), (512, 4096, IoClass::Clean), (0, 4096, IoClass::Meta)]
         {
-            assert_eq!(issued(&device, at, &[len], class).await, [(at, len as u64, false)]);
+            assert_eq!(issued(&device, at, &[len], class).await.0, [(at, len as u64, false)]);
         }
         device.keep_whole(0);
-        assert_eq!(issued(&device, 8192, &[4096; 2], IoClass::Clean).await, [(8192, 8192, false)]);
+        assert_eq!(issued(&device, 8192, &[4096; 2], IoClass::Clean).await.0, [(8192, 8192, false)]);
+    }
+
+    #[tokio::test]
+    async fn a_long_merged_write_has_few_parts_under_way_and_one_that_fails_keeps_no_other_back() {
+        const PAGES: usize = 3 * PARTS_MAX + 1;
+        let place = |nth: usize| 4096 * (nth as u64 + 2);
+        for refused in [None, Some(0), Some(PARTS_MAX + 1), Some(PAGES - 1)] {
+            let device = device(refused.map_or(u64::MAX, place));
+            device.keep_whole(4096);
+            let (writes, result) = issued(&device, place(0), &[4096; PAGES], IoClass::Clean).await;
+            assert!(writes.into_iter().eq((0..PAGES).map(|nth| (place(nth), 4096, true))));
+            assert_eq!(device.0.waiting_max.load(Ordering::Relaxed), PARTS_MAX);
+            assert_eq!(result.map_err(|error| error.offset).err(), refused.map(place));
+            for nth in 0..PAGES {
+                let mut found = [0; 4096];
+                pread(&device.0.file.fd, &mut found, place(nth)).unwrap();
+                let written = if refused == Some(nth) { 0 } else { nth as u8 + 1 };
+                assert_eq!(found, [written; 4096], "page {nth}, {refused:?} refused");
+            }
+        }
     }
 }

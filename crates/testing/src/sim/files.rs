@@ -22,6 +22,7 @@ use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::io::{Error, ErrorKind, Result};
+use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
@@ -68,7 +69,7 @@ struct Disk {
     lapsed: Vec<Change>,
     rng: SmallRng,
     calls: u64,
-    fault: Option<(u64, FileFault)>,
+    fault: Option<(Range<u64>, FileFault)>,
     /// The bytes that are free; `None`: any number.
     free: Option<u64>,
     power: SimPower,
@@ -218,8 +219,13 @@ impl SimFiles {
 
     /// Lets the `n`-th call from now on fail, from 0, of those that change or sync anything.
     pub fn fail(&self, n: u64, fault: FileFault) {
+        self.fail_each(n..n + 1, fault);
+    }
+
+    /// As [`SimFiles::fail`], for several calls in a row.
+    pub fn fail_each(&self, calls: Range<u64>, fault: FileFault) {
         let mut disk = self.0.lock();
-        disk.fault = Some((disk.calls + n, fault));
+        disk.fault = Some((disk.calls + calls.start..disk.calls + calls.end, fault));
     }
 
     /// Lets nothing fail from now on.
@@ -271,10 +277,10 @@ impl Disk {
         self.power.begin().ok_or_else(off)?;
         let call = self.calls;
         self.calls += 1;
-        match self.fault.filter(|(at, _)| *at == call) {
-            Some((_, FileFault::Refused)) => Err(failure()),
-            Some((_, FileFault::NoRoom)) => Err(ErrorKind::StorageFull.into()),
-            fault => Ok(fault.map(|(_, fault)| fault)),
+        match self.fault.as_ref().filter(|(calls, _)| calls.contains(&call)).map(|(_, fault)| *fault) {
+            Some(FileFault::Refused) => Err(failure()),
+            Some(FileFault::NoRoom) => Err(ErrorKind::StorageFull.into()),
+            fault => Ok(fault),
         }
     }
 

@@ -329,6 +329,7 @@ impl Media for SimMedia {
     }
 
     fn remove(&mut self, start: u64) -> Result<()> {
+        self.pass();
         let mut disk = self.0.lock();
         disk.write(start, true, |segment, _| {
             segment.seen = None;

@@ -265,3 +265,56 @@ fn a_spare_whose_use_failed_is_given_up() {
     }
     panic!("every call failed")
 }
+
+/// Whichever two calls in a row fail while a spare is made: what cannot be removed is never used.
+#[test]
+fn a_spare_that_could_not_be_made_is_made_later() {
+    for n in 0.. {
+        let files = blank(&SimPower::new());
+        let mut log = media(&files);
+        log.own().unwrap();
+        let before = files.calls();
+        files.fail_each(n..n + 2, FileFault::Torn);
+        let _ = log.reserve(SEGMENT as u64);
+        let failed = files.calls() > before + n;
+        files.clear_faults();
+        log.create(64, b"first").unwrap();
+        log.append(b", more").unwrap();
+        log.reserve(SEGMENT as u64).unwrap();
+        let made = spares(&files).len();
+        log.create(1 << 20, b"in a spare").unwrap();
+        assert_eq!(spares(&files).len() + 1, made, "call {n}");
+        let mut next = media(&files.after_kill(n, &SimPower::new()));
+        next.own().unwrap();
+        assert!(next.list().unwrap() == [64, 1 << 20] && next.read(64).unwrap().starts_with(b"first, more"));
+        if !failed {
+            assert!(n > 7, "{n} calls");
+            return;
+        }
+    }
+}
+
+/// The buffer of the last block is used again, and given back after a record that is larger than most.
+#[test]
+fn behind_the_records_of_a_segment_over_another_there_are_zeroes_to_the_end_of_the_block() {
+    let (files, dir) = (blank(&SimPower::new()), pagetier_testing::scratch());
+    for mut log in [media(&files), FileMedia::open(dir.path()).unwrap()] {
+        log.reserve(SEGMENT as u64).unwrap();
+        log.create(64, &vec![255; 2 * SEGMENT]).unwrap();
+        log.create(1 << 20, b"next").unwrap();
+        log.remove(64).unwrap();
+        let mut all = b"begins".to_vec();
+        log.create(2 << 20, &all).unwrap();
+        for (n, len) in
+            [10, 9_000, 4096, 30, 100_000, 1, 300_000, 50, 8_190, 2, 70_000].into_iter().enumerate()
+        {
+            let record = vec![n as u8 + 1; len];
+            log.append(&record).unwrap();
+            all.extend(&record);
+            let read = log.read(2 << 20).unwrap();
+            let (head, block_end) = (32, (32 + all.len()).next_multiple_of(4096));
+            assert!(read.starts_with(&all), "record {n}");
+            assert!(read[all.len()..block_end - head].iter().all(|byte| *byte == 0), "behind record {n}");
+        }
+    }
+}

@@ -3,9 +3,9 @@
 use super::full::{Disks, pages, put};
 use super::sim::{Gate, SimMedia};
 use super::{LIMITS, SMALL, append_and_flush, bodies, in_use};
-use crate::{LoggedStore, MiniTx, Wal, blocking};
+use crate::{LoggedStore, Media, MiniTx, Wal, blocking};
 use pagetier::errors::Advice;
-use pagetier::{Lsn, PageId, PageMut, SpaceId};
+use pagetier::{Lsn, OpenError, PageId, PageMut, SpaceId};
 use pagetier_devio::IoOp;
 use pagetier_testing::{Fault, FaultEffect};
 use std::future::{Future, poll_fn};
@@ -96,6 +96,34 @@ async fn a_shutdown_waits_for_the_copy_that_is_being_made() {
     archive.writes.set(false);
     assert!(waited.is_err(), "the archive's lock was still held");
     shutdown.await.unwrap().unwrap();
+}
+
+/// Schedule: a shutdown gives the store up, and stalls before it removes segments of the log. Until it goes
+/// on, the next owner may have used their room again, and loses what it has there.
+#[tokio::test]
+async fn a_shutdown_keeps_the_store_until_the_log_is_short() {
+    let (disks, log) = (Disks::new(), Stalling::new());
+    let wal = Wal::on(Box::new(log.media.clone()), SMALL).unwrap();
+    let db = LoggedStore::on(disks.builder(), wal).await.unwrap();
+    let (hold, _) = db.wal().hold();
+    let space = pages(&db, 30).await;
+    while db.wal().segment_starts().len() < 3 {
+        put(&db, PageId::new(space, 1), 7).await.unwrap();
+    }
+    db.sync().await.unwrap();
+    db.wal().flush(db.wal().end()).await.unwrap();
+    log.writes.set(true);
+    drop(hold);
+    let next = async {
+        log.writes.is_reached().await;
+        let next = disks.builder().open().await;
+        log.writes.set(false);
+        next.map(drop)
+    };
+    let (ended, next) = tokio::join!(db.shutdown(), next);
+    assert!(matches!(next, Err(OpenError::AlreadyOpen { .. })), "{next:?}");
+    ended.unwrap();
+    assert_eq!(log.media.clone().list().unwrap().len(), 1);
 }
 
 /// All that wait share the end of one write, be it a failure.
