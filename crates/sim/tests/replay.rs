@@ -2,7 +2,7 @@
 
 use pagetier_policy::{PageId, SpaceId};
 use pagetier_rivals::{POOL_POLICIES, SSD_POLICIES};
-use pagetier_sim::{Reference, encode};
+use pagetier_sim::{Reference, encode, suite::FIXED};
 use serde_json::Value;
 use std::process::{Command, Output};
 
@@ -242,7 +242,7 @@ fn the_suite_keeps_the_costs_of_fixed_settings() {
     let kept = std::fs::read_to_string(&file).unwrap();
     let mut kept: Value = serde_json::from_str(&kept).unwrap();
     let whole = kept["rows"].as_array().unwrap().iter().filter(|row| row["part"] == "whole").count();
-    assert_eq!(whole, 13);
+    assert_eq!(whole, FIXED.len());
     kept["rows"].as_array_mut().unwrap().retain(|row| row["pair"] != "lru+cc");
     let row = kept["rows"].as_array_mut().unwrap().iter_mut().find(|row| row["pair"] == "gd2l+cac");
     row.unwrap()["cost_ms"] = 0.5.into();
