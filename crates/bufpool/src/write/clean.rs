@@ -86,7 +86,8 @@ pub(crate) async fn run<T: Tier>(pool: Weak<PoolInner<T>>, woken: Arc<Notify>, n
             writes.spawn_on(apart(async move { task.write_batch(batch).await.is_ok() }), &inner.runtime);
             continue;
         }
-        // Those of the last `sync`, which looked before it wrote, would make evictions wake this task in vain.
+        // Those of the last `sync`, which looked before it wrote, would make evictions wake this task in
+        // vain.
         inner.frames.unwritten.forget(&inner.frames.all);
         // Hold no strong reference while idle: only handles and writes keep the pool alive.
         drop(inner);
