@@ -541,7 +541,12 @@ impl Media for FileMedia {
         let names = self.dir.names()?;
         let found = names.iter().filter(|name| is_spare(name));
         found.for_each(|spare| drop(self.dir.remove(Path::new(spare))));
-        Ok(())
+        // After a kill its old name may still be durable, and a segment that was written to it would be found
+        // under that.
+        match self.dir.remove(Path::new(ASIDE)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 
     fn list(&mut self) -> io::Result<Vec<u64>> {
@@ -599,6 +604,8 @@ impl Media for FileMedia {
 
     fn create_reserved(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
         self.owner.check()?;
+        // Undone later, it could take the name of the new segment.
+        self.undo_removal()?;
         if (HEADER_BYTES + bytes.len()) as u64 > self.reserve_room {
             return Err(ErrorKind::StorageFull.into());
         }

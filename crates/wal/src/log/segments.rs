@@ -158,8 +158,10 @@ impl Segments {
         let Some(tail) = &self.found else { return Ok(()) };
         let start = self.segments.back().map_or(self.first, |last| last.start);
         self.media.own().map_err(|e| at(&*self.media, start, e))?;
-        for start in std::mem::take(&mut self.given_up) {
-            self.media.remove(start).map_err(|e| at(&*self.media, start, e))?;
+        // Each is forgotten once it is gone: after an error the next attempt must not leave one behind.
+        while let Some(given_up) = self.given_up.last().copied() {
+            self.media.remove(given_up).map_err(|e| at(&*self.media, given_up, e))?;
+            self.given_up.pop();
         }
         match self.segments.back().copied() {
             Some(last) => {
@@ -175,7 +177,7 @@ impl Segments {
     /// Begins the log, which has no record, at `first`.
     pub(crate) fn begin_at(&mut self, first: u64) {
         self.first = first;
-        self.given_up = self.segments.drain(..).map(|segment| segment.start).collect();
+        self.given_up.extend(self.segments.drain(..).map(|segment| segment.start));
         self.active_bytes = 0;
         self.found = Some(Vec::new());
     }
@@ -200,12 +202,15 @@ impl Segments {
         // The log needs its first segment, and that needs no room of its own yet.
         let how = if last.is_empty && last.generation == 0 { How::Needed } else { How::Begun };
         let created = self.create(end, &[], how);
+        // What a failed call left would end the last segment before a record that is appended to it.
+        self.failed |= created.is_err();
         // The reserve stays for records that give room back.
         if created.as_ref().is_err_and(is_full) {
             // The log continues as it was. Part of the new segment may be there nevertheless, and would end
             // the one that goes on, or have replaced it.
             (self.generation, self.previous) = (last.generation, last.previous);
             self.go_on(last, end)?;
+            self.failed = false;
             return Ok(last.generation);
         }
         created.map(|()| generation).map_err(|e| at(&*self.media, end, e))

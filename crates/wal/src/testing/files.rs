@@ -3,6 +3,7 @@
 use super::sim::{Gate, SimMedia};
 use super::{LIMITS, SMALL, append_and_flush, bodies, segments};
 use crate::copy::copy;
+use crate::log::segments::Segments;
 use crate::{FileMedia, LoggedStore, Media, Wal, WalError, copy_log};
 use pagetier::Lsn;
 use pagetier::backup::BackupOptions;
@@ -436,6 +437,61 @@ fn a_removal_that_cannot_be_undone_is_undone_before_its_file_is_used() {
         };
         has_its_segments_after_a_power_cut(&files);
     }
+}
+
+/// The same, and the process is killed before the name is given back: the next opening creates a segment.
+#[test]
+fn a_removal_that_a_kill_cut_short_lends_its_name_to_no_later_segment() {
+    for seed in 0..8 {
+        let files = blank(seed, &SimPower::new());
+        let mut log = media(&files);
+        log.create(64, b"one").unwrap();
+        log.create(67, b"two").unwrap();
+        files.fail_each(1..3, FileFault::Torn);
+        log.remove(64).unwrap_err();
+        let killed = files.after_kill(seed, &SimPower::new());
+        let mut log = media(&killed);
+        log.own().unwrap();
+        log.create(70, b"three").unwrap();
+        has_its_segments_after_a_power_cut(&killed);
+    }
+}
+
+/// A segment in the reserve takes the start of one whose removal is to be undone: that must not take its place
+/// later.
+#[test]
+fn a_removal_is_undone_before_the_reserve_takes_its_name() {
+    let files = blank(1, &SimPower::new());
+    let mut log = media(&files);
+    log.reserve(1 << 16).unwrap();
+    log.create(64, b"one").unwrap();
+    log.begin(67, b"").unwrap();
+    files.fail_each(1..3, FileFault::Torn);
+    log.remove(67).unwrap_err();
+    log.create_reserved(67, b"two").unwrap();
+    log.remove(64).unwrap();
+    assert_eq!(log.read(67).unwrap(), b"two");
+}
+
+/// The log begins anew behind a segment that is given up, whose removal fails once.
+#[test]
+fn a_segment_that_is_given_up_goes_with_the_next_attempt() {
+    let mut failed = 0;
+    for nth in 0..12 {
+        let files = blank(nth, &SimPower::new());
+        media(&files).create(64, b"").unwrap();
+        let (mut segments, ..) = Segments::open(Box::new(media(&files)), 64).unwrap();
+        segments.begin_at(100);
+        files.fail_each(nth..nth + 1, FileFault::Torn);
+        if segments.ready().is_err() {
+            failed += 1;
+            segments.begin_at(100);
+            segments.ready().unwrap();
+        }
+        drop(segments);
+        assert_eq!(media(&files).list().unwrap(), [100], "call {nth}");
+    }
+    assert!(failed > 2, "{failed}");
 }
 
 /// A space is created, and a page of it committed, after the backup has listed the spaces.
