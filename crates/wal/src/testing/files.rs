@@ -442,17 +442,17 @@ fn a_removal_that_cannot_be_undone_is_undone_before_its_file_is_used() {
 /// The same, and the process is killed before the name is given back: the next opening creates a segment.
 #[test]
 fn a_removal_that_a_kill_cut_short_lends_its_name_to_no_later_segment() {
-    for seed in 0..8 {
-        let files = blank(seed, &SimPower::new());
+    for cut_at in 0..16 {
+        let (files, power) = (blank(cut_at, &SimPower::new()), SimPower::new());
         let mut log = media(&files);
         log.create(64, b"one").unwrap();
         log.create(67, b"two").unwrap();
         files.fail_each(1..3, FileFault::Torn);
         log.remove(64).unwrap_err();
-        let killed = files.after_kill(seed, &SimPower::new());
+        let killed = files.after_kill(cut_at, &power);
         let mut log = media(&killed);
-        log.own().unwrap();
-        log.create(70, b"three").unwrap();
+        power.cut_at(power.ops() + cut_at);
+        let _ = log.own().and_then(|()| log.create(70, b"three"));
         has_its_segments_after_a_power_cut(&killed);
     }
 }
