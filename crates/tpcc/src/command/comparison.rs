@@ -19,8 +19,8 @@ pub(crate) struct CompareArgs {
     /// The directory for the report of --compare; created if missing
     #[arg(long, value_name = "DIR", requires = "compare")]
     pub(crate) report: Option<PathBuf>,
-    /// Compare on one warehouse with short windows: an overview in a few minutes, whose figures may be a fifth
-    /// off those of the whole run
+    /// Compare on one warehouse with short windows: an overview in a few minutes, whose figures may be a
+    /// fifth off those of the whole run
     #[arg(long, requires = "compare")]
     pub(crate) quick: bool,
     /// Run only these databases of the paper, by their size in GB relative to an SSD of 10 GB: any of 30, 15
