@@ -19,16 +19,18 @@ pub(crate) struct CompareArgs {
     /// The directory for the report of --compare; created if missing
     #[arg(long, value_name = "DIR", requires = "compare")]
     pub(crate) report: Option<PathBuf>,
-    /// Compare on one warehouse with short windows: an overview in a few minutes
+    /// Compare on one warehouse with short windows: an overview in a few minutes, whose figures may be a
+    /// fifth off those of the whole run
     #[arg(long, requires = "compare")]
     pub(crate) quick: bool,
     /// Run only these databases of the paper, by their size in GB relative to an SSD of 10 GB: any of 30, 15
     /// and 8. Figures 4 and 6 and the zones always run, on a database of their own [default: all]
     #[arg(long, value_name = "GB", value_delimiter = ',', requires = "compare", value_parser = database)]
     pub(crate) databases: Vec<u32>,
-    /// Windows of 250 New-Orders per warehouse after which a run is measured even if it is not steady
-    /// [default: 60; 40 of 300 with --quick]. A database grows by an eighth in 24 windows: if its hot
-    /// part barely fits on the SSD, a run never becomes steady, and a later measurement has a larger ratio
+    /// Windows of 250 New-Orders per warehouse after which a run is measured even if it is not steady: its
+    /// cost was still changing, so a longer run would give another figure [default: 60; 40 of 300 with
+    /// --quick]. A database grows by an eighth in 24 windows: if its hot part barely fits on the SSD, a run
+    /// never becomes steady, and a later measurement has a larger ratio
     #[arg(long, value_name = "N", requires = "compare", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) windows: Option<u16>,
     /// Repeat all runs, including those in report.json

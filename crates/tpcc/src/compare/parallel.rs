@@ -167,7 +167,7 @@ fn summary_of(case: &Case, outcome: &Outcome) -> String {
             "{:.1} ms per New-Order, {:.0} tpmC, {} after {} windows, within {:.1}% ({:.0} s)",
             finished.row.total_ms_per_new_order,
             finished.row.tpmc,
-            if finished.steady { "steady" } else { "not steady" },
+            if finished.steady { "steady" } else { "not steady (a longer run would give another figure)" },
             finished.warmup.len(),
             100.0 * spread(&finished.measured),
             finished.wall_seconds
