@@ -457,8 +457,8 @@ fn a_removal_that_a_kill_cut_short_lends_its_name_to_no_later_segment() {
     }
 }
 
-/// A segment in the reserve takes the start of one whose removal is to be undone: that must not take its place
-/// later.
+/// A segment in the reserve takes the start of one whose removal is to be undone: that must not take its
+/// place later.
 #[test]
 fn a_removal_is_undone_before_the_reserve_takes_its_name() {
     let files = blank(1, &SimPower::new());
