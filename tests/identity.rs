@@ -303,9 +303,7 @@ async fn a_first_opening_dropped_at_any_await_leaves_devices_that_the_next_accep
             let bytes = [SSD_PAGES, SSD_PAGES * 2, 0][seed as usize] * PAGE;
             let (store, bytes) = match again.builder().ssd_bytes(bytes).open().await {
                 // The open got far enough to record the store's SSD.
-                Err(OpenError::SsdMissing { .. } | OpenError::BadOption { .. })
-                    if bytes != SSD_PAGES * PAGE && polls > 20 =>
-                {
+                Err(OpenError::SsdMissing { .. }) if bytes == 0 && polls > 20 => {
                     (again.open().await, SSD_PAGES * PAGE)
                 }
                 opened => (opened.unwrap_or_else(|e| panic!("after {polls} polls: {e}")), bytes),

@@ -25,16 +25,44 @@ fn names(error: &OpenError, wanted: &str) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_size_of_ssd_or_ring_is_an_error() {
+async fn an_ssd_keeps_its_size_and_a_new_one_gets_the_size_named() {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
+    let slots = store.stats().ssd.slots;
+    store.close().await.unwrap();
+    // The first is no size at all.
+    for pages in [3, SSD_PAGES - 1, SSD_PAGES + 1, 4 * SSD_PAGES] {
+        let store = fixture.builder().ssd_bytes(pages * PAGE).open().await.unwrap();
+        assert_eq!(store.stats().ssd.slots, slots, "{pages} pages");
+        // Off and on it is the same SSD.
+        store.ssd().set_mode(SsdMode::Off).await.unwrap();
+        store.ssd().set_mode(SsdMode::WriteBack).await.unwrap();
+        assert_eq!(store.stats().ssd.slots, slots, "{pages} pages, off and on");
+        store.close().await.unwrap();
+    }
+    // Taken back at a later open, it is a new one.
+    let larger = || fixture.builder().ssd_bytes((SSD_PAGES + 20) * PAGE);
+    let store = larger().open().await.unwrap();
+    store.ssd().set_mode(SsdMode::Off).await.unwrap();
+    store.close().await.unwrap();
+    let store = larger().open().await.unwrap();
+    store.ssd().readmit().await.unwrap();
+    assert_eq!(store.stats().ssd.slots, slots + 20);
+    store.close().await.unwrap();
+    // As is a blank one after a loss.
+    let mut fixture = fixture;
+    fixture.ssd = Fixture::new().ssd;
+    let lost = fixture.builder().ssd_bytes((SSD_PAGES + 40) * PAGE).accept_ssd_loss(true);
+    assert_eq!(lost.open().await.unwrap().stats().ssd.slots, slots + 40);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_size_of_the_ring_is_an_error() {
     let fixture = Fixture::new();
     fixture.open().await.close().await.unwrap();
-    for pages in [SSD_PAGES - 1, SSD_PAGES + 1, 4 * SSD_PAGES] {
-        let error = refusal(fixture.builder().ssd_bytes(pages * PAGE)).await;
-        assert!(names(&error, "ssd_bytes"), "{error}");
-        assert_eq!(error.advice(), Advice::FixConfiguration);
-    }
     let error = refusal(fixture.builder().ring_pages(RING_PAGES + 1)).await;
     assert!(names(&error, "ring_pages"), "{error}");
+    assert_eq!(error.advice(), Advice::FixConfiguration);
     let error = refusal(fixture.builder().costs(CostSource::CalibratedMs(10))).await;
     assert!(names(&error, "costs"), "{error}");
     fixture.open().await.close().await.unwrap();

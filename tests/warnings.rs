@@ -2,7 +2,7 @@
 //! it does not promise.
 
 use crate::TURN;
-use crate::fixture::{Fixture, fill};
+use crate::fixture::{Fixture, PAGE, SSD_PAGES, fill};
 use pagetier::log::GateFuture;
 use pagetier::{Builder, LogGate, Lsn, PageId, PageStore, SpaceId, SsdMode};
 use pagetier_devio::IoOp;
@@ -166,6 +166,20 @@ async fn a_store_that_began_without_an_ssd_says_that_it_does_not_use_the_one_nam
         let builder = path.iter().fold(builder, |builder, path| builder.ssd(path));
         builder.open().await.unwrap().close().await.unwrap();
         assert_eq!(warnings.say("the store has no SSD"), warned, "{bytes:?}, {path:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ssd_of_another_size_than_the_one_named_is_logged() {
+    let _turn = TURN.lock().await;
+    let fixture = Fixture::new();
+    fixture.open().await.close().await.unwrap();
+    for (pages, warned) in [(0, false), (1, true)] {
+        let warnings = Warnings::default();
+        let _collecting = tracing::subscriber::set_default(warnings.clone());
+        let builder = fixture.builder().ssd_bytes((SSD_PAGES + pages) * PAGE);
+        builder.open().await.unwrap().close().await.unwrap();
+        assert_eq!(warnings.say("the SSD keeps the size"), warned, "{pages} pages more");
     }
 }
 

@@ -273,7 +273,7 @@ async fn restore(files: &SimFiles, backup: &str, epoch: u32) -> Result<(), Backu
     for is_closed in [false, true] {
         save(files, epoch, is_closed).map_err(BackupError::io(Path::new(PARTIAL)))?;
     }
-    let report = RestoreReport { files: 1, number: 1, pages: 0, spaces: 0 };
+    let report = RestoreReport { files: 1, number: 1, pages: 0, spaces: 0, needs_log: false };
     site.finish(Done { backup: backup.to_owned(), epoch, report }).await.map(drop)
 }
 

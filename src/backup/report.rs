@@ -104,6 +104,8 @@ pub struct BackupReport {
     pub pages: u64,
     /// The file's size in bytes.
     pub bytes: u64,
+    /// Whether the store has recorded that its pages need an engine's log, of which this backup has no copy.
+    pub lacks_log: bool,
 }
 
 /// The progress of a restoration.
@@ -130,6 +132,10 @@ pub struct RestoreReport {
     pub pages: u64,
     /// The number of spaces in the store.
     pub spaces: usize,
+    /// Whether the pages need an engine's log: open the store with a copy from the time of the backup, or
+    /// with a later one.
+    #[serde(default)]
+    pub needs_log: bool,
 }
 
 fn as_text<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {

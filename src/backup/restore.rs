@@ -117,7 +117,13 @@ impl Builder {
         site.finish(Done {
             backup: last,
             epoch,
-            report: RestoreReport { files, number, pages, spaces: tail.spaces.len() },
+            report: RestoreReport {
+                files,
+                number,
+                pages,
+                spaces: tail.spaces.len(),
+                needs_log: log.is_some(),
+            },
         })
         .await
     }

@@ -274,6 +274,8 @@ struct Made {
     pages: u64,
     /// Up to there the log was durable when the spaces and the free pages were listed.
     log_end: Lsn,
+    /// The pages need a log of which the backup has no copy.
+    lacks_log: bool,
 }
 
 impl PageStore {
@@ -341,7 +343,7 @@ impl PageStore {
                 return Err(error);
             }
         };
-        let Made { id, base, looked_at, pages, log_end } = made;
+        let Made { id, base, looked_at, pages, log_end, lacks_log } = made;
         let copy_log =
             options.copy_log.take().map(|copy| -> CopyLog { Box::new(move |to| copy(to, log_end)) });
         let (path, bytes) = draft.finish(base.number, copy_log).await?;
@@ -356,7 +358,7 @@ impl PageStore {
             tracing::warn!(error = %Causes(&error), "{what}");
         }
         let full_because = base.continues.err();
-        Ok(BackupReport { path, number: base.number, full_because, looked_at, pages, bytes })
+        Ok(BackupReport { path, number: base.number, full_because, looked_at, pages, bytes, lacks_log })
     }
 
     /// Writes a backup into `draft`. Also returns whether no discarded version can come back.
@@ -423,7 +425,8 @@ impl PageStore {
         let spaces = spaces.into_iter().map(|s| (s.id.0, s.name, s.pages)).collect();
         let free = [gone.free, absent, free].concat();
         draft.put(&text(encode_tail(&Tail { pages, next_space, spaces, free }), dir)?).await?;
-        Ok(Some(Made { id: head.id, base, looked_at, pages, log_end }))
+        let lacks_log = head.log.is_some() && !head.has_log;
+        Ok(Some(Made { id: head.id, base, looked_at, pages, log_end, lacks_log }))
     }
 
     /// Finds where the backup begins, and drafts its head.

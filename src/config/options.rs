@@ -24,10 +24,11 @@ macro_rules! option_table {
             hdd: Option<PathBuf> = None;
             /// The SSD: a file or block device. Default: `ssd.cache` in the directory.
             ssd: Option<PathBuf> = None;
-            /// The number of bytes of the SSD to use; 0: no SSD. An existing store keeps its size, and any
-            /// other value is [`OpenError::BadOption`](crate::OpenError::BadOption). A store that has no SSD,
-            /// because it was created without one or gave it up, opens without one and logs a warning;
-            /// [`Ssd::readmit`](crate::Ssd::readmit) puts the SSD of these options into use. The smallest SSD
+            /// The number of bytes of the SSD to use; 0: no SSD. An SSD keeps the size with which it was put
+            /// into use: if this names another, the store logs a warning, and opens. A new SSD in its place
+            /// gets the size named. A store that has no SSD, because it was created without one or gave it
+            /// up, opens without one and logs a warning; [`Ssd::readmit`](crate::Ssd::readmit) puts the SSD
+            /// of these options into use. [`Ssd::replace`](crate::Ssd::replace) changes the size. The smallest SSD
             /// has 32 slots ([`ssd_bytes_for`](crate::ssd_bytes_for));
             /// [`OpenError::SsdTooSmall`](crate::OpenError) says how many bytes those need. Default: 256 MiB
             /// for a new store.

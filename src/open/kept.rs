@@ -4,7 +4,8 @@
 //! | option | for an existing store |
 //! | --- | --- |
 //! | `page_size`, `page_bytes` | an error unless it is the store's |
-//! | `ssd_bytes`, `ring_pages` | an error unless the SSD (or the ring's file) was made with it |
+//! | `ring_pages` | an error unless the ring was made with it |
+//! | `ssd_bytes` | a warning unless the SSD was made with it: the size that a new SSD gets |
 //! | `ssd_bytes`, `ssd`, if the store has no SSD | a warning: they take effect once `ssd().readmit()` puts the SSD into use |
 //! | `costs`, of a calibration | an error unless the store remembers one |
 
@@ -19,20 +20,25 @@ impl Config {
     /// Checks the options against the SSD, or the ring's file, of an existing store.
     pub(super) fn check_kept(&self, found: &Layout, page_size: PageSize) -> Result<(), OpenError> {
         self.check_ring(found.ring_pages)?;
-        if found.slots == 0 || self.options.ssd_bytes.is_none() {
-            return Ok(());
-        }
-        // Compared by slots, not bytes: sizes that differ by less than a slot are one layout.
-        if self.layout(page_size, Some(found.ring_pages))?.slots != found.slots {
-            let why = format!(
-                "the store uses {} bytes of its SSD, not {}; omit the option, or switch the SSD off and take \
-                 it back (`ssd().set_mode`) with the new size",
-                found.end(),
-                self.ssd_size()
-            );
-            return Err(OpenError::BadOption { option: "ssd_bytes", why });
+        if found.slots > 0 && self.options.ssd_bytes.is_some() {
+            self.warn_of_other_size(found, page_size);
         }
         Ok(())
+    }
+
+    /// An operator may have attached an SSD of another size than the engine names: that must not keep the
+    /// engine from opening its store.
+    fn warn_of_other_size(&self, found: &Layout, page_size: PageSize) {
+        let named = self.layout(page_size, Some(found.ring_pages));
+        // Compared by slots, not bytes: sizes that differ by less than a slot are one layout.
+        if named.is_ok_and(|named| named.slots == found.slots) {
+            return;
+        }
+        tracing::warn!(
+            used_bytes = found.end(),
+            ssd_bytes = self.ssd_size(),
+            "the SSD keeps the size with which it was put into use; a new one gets `ssd_bytes`"
+        );
     }
 
     /// Checks the options against a ring of `pages`.

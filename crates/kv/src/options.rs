@@ -61,8 +61,8 @@ impl Options {
         self
     }
 
-    /// The size of the SSD cache in bytes; 0: none. An existing store refuses another size. Default: its
-    /// size; 256 MiB for a new store.
+    /// The size of the SSD cache in bytes; 0: none. An SSD in use keeps its size, with a warning if
+    /// another one is named. Default: its size; 256 MiB for a new store.
     pub fn ssd_bytes(mut self, bytes: u64) -> Self {
         self.ssd_bytes = Some(bytes);
         self

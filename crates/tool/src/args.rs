@@ -417,6 +417,10 @@ pub(crate) enum Command {
         /// Write this page alone
         #[arg(long, requires = "space")]
         page: Option<u32>,
+        /// Copy the log that the engine backed up with its store to this new directory, for the engine that
+        /// opens the new store; if the restore is killed, remove the directory before it is repeated
+        #[arg(long, value_name = "DIR", conflicts_with = "space")]
+        log_to: Option<PathBuf>,
         /// The new store's HDD, if it is not the file `hdd.vol` in the directory
         #[arg(long)]
         hdd: Option<PathBuf>,

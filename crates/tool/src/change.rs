@@ -2,7 +2,9 @@
 
 use crate::args::Place;
 use crate::{Failure, show};
-use pagetier::{Builder, PageStore, backup::BackupOptions, device::SharedDevice};
+use pagetier::backup::{BackupOptions, Backups};
+use pagetier::{Builder, PageStore, device::SharedDevice};
+use pagetier_wal::copy_log;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -27,13 +29,17 @@ pub(crate) async fn backup(
     store.close().await?;
     let report = made?;
     let kind = report.full_because.map_or_else(|| "incremental".to_owned(), |why| format!("full: {why}"));
-    let text = format!(
+    let mut text = format!(
         "{} ({kind}): {} of {} pages, {} bytes\n",
         report.path.display(),
         report.pages,
         report.looked_at,
         report.bytes
     );
+    if report.lacks_log {
+        text += "the engine's log is not in it, and a restored store needs it: keep a copy of the log, or let the \
+                 engine make its backups\n";
+    }
     show::result(json, &report, text)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -62,9 +68,14 @@ pub(crate) async fn restore(
     from: &Path,
     to: &Path,
     upto: Option<u32>,
+    log: Option<&Path>,
     store: Builder,
     json: bool,
 ) -> Result<ExitCode, Failure> {
+    // Before the pages: their store counts as restored once it has its name, and must have its log then.
+    if let Some(log) = log {
+        restore_log(from, upto, log).await?;
+    }
     let bar = show::bar("restoring", 0);
     let restored = store
         .restore(from, upto, |progress| {
@@ -73,8 +84,12 @@ pub(crate) async fn restore(
         })
         .await;
     bar.finish_and_clear();
+    if let (Err(_), Some(log)) = (&restored, log) {
+        // It would be in the way of the next attempt.
+        let _ = std::fs::remove_dir_all(log);
+    }
     let report = restored?;
-    let text = format!(
+    let mut text = format!(
         "{}: {} pages in {} spaces from {} files, the last of them number {}\n",
         to.display(),
         report.pages,
@@ -82,6 +97,41 @@ pub(crate) async fn restore(
         report.files,
         report.number
     );
-    show::result(json, &report, text)?;
+    let copy = Some(log_of(from, report.number)).filter(|copy| copy.is_dir());
+    text += &match (log, &copy) {
+        (Some(log), _) => format!("{}: its log, which the engine needs\n", log.display()),
+        (None, Some(copy)) => {
+            format!("the engine needs its log: --log-to DIR restores it from {}\n", copy.display())
+        }
+        (None, None) if report.needs_log => {
+            "the engine needs its log, of which the backup has no copy: give it one that was kept\n"
+                .to_owned()
+        }
+        (None, None) => String::new(),
+    };
+    let shown = |path: Option<&Path>| path.map(|path| path.to_string_lossy().into_owned());
+    let mut value = serde_json::to_value(&report)?;
+    value["log"] = shown(log).into();
+    value["log_copy"] = shown(copy.as_deref()).into();
+    show::result(json, &value, text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Where the backup `number` has its copy of the engine's log, if it was made with one.
+fn log_of(chain: &Path, number: u32) -> PathBuf {
+    chain.join(format!("log-{number:06}"))
+}
+
+/// Copies the log of the backup `upto`, or of the newest one, to the new directory `to`.
+async fn restore_log(chain: &Path, upto: Option<u32>, to: &Path) -> Result<(), Failure> {
+    let number = match upto {
+        Some(number) => Some(number),
+        None => Backups::at(chain).list().await?.iter().map(|file| file.number).max(),
+    };
+    let number = number.ok_or_else(|| format!("{}: no backup is there", chain.display()))?;
+    let (copy, to) = (log_of(chain, number), to.to_owned());
+    if !copy.is_dir() {
+        return Err(format!("--log-to: backup {number} has no copy of a log ({})", copy.display()).into());
+    }
+    Ok(tokio::task::spawn_blocking(move || copy_log(&copy, &to)).await??)
 }

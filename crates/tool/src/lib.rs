@@ -234,13 +234,13 @@ async fn run(mut cli: Cli, open: OpenDevice) -> Result<ExitCode, Failure> {
         Command::Restore { from, to, upto, space: Some(space), page, .. } => {
             chain::extract(&from, (&space, page), upto, &to, json).await
         }
-        Command::Restore { from, to, upto, hdd, ssd, ssd_mib, .. } => {
+        Command::Restore { from, to, upto, log_to, hdd, ssd, ssd_mib, .. } => {
             let opened = |hdd: PathBuf| {
                 tokio::task::block_in_place(|| args::device(&hdd, false, open)).map(|device| (hdd, device))
             };
             let hdd = hdd.map(opened).transpose()?;
             let store = change::new_store(&to, hdd, ssd, ssd_mib);
-            change::restore(&from, &to, upto, store, json).await
+            change::restore(&from, &to, upto, log_to.as_deref(), store, json).await
         }
         Command::Repair { place, write, from } => repair::repair(&place, write, from.as_deref(), json).await,
     }

@@ -196,6 +196,73 @@ fn a_chain_of_backups_is_made_and_restored() {
     assert!(String::from_utf8_lossy(&again.stderr).contains("does not"), "{again:?}");
 }
 
+/// Backs up an engine with a log itself, then by the tool; the steps of `docs/operating.md`, Test a restore.
+#[test]
+fn a_backup_says_that_it_lacks_the_log_and_a_restore_takes_the_log_along() {
+    use pagetier::backup::BackupOptions;
+    use pagetier_wal::{LoggedStore, Wal, WalOptions};
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (chain, bare) = (path("chain"), path("bare"));
+    let opened = async |pages: &str, log: &str| {
+        let wal = Wal::open(Path::new(log), WalOptions::new()).unwrap();
+        let builder = PageStore::builder().directory(pages).ssd_bytes(0).pool_bytes(4 << 20);
+        LoggedStore::on(builder, wal).await
+    };
+    runtime().block_on(async {
+        let db = opened(&path("pages"), &path("log")).await.unwrap();
+        let space = db.spaces().create("t").await.unwrap();
+        let mut change = db.begin().await.unwrap();
+        let page = change.add(db.allocate(space).await.unwrap());
+        change.write(page, 0, b"kept");
+        db.commit(change).await.unwrap();
+        let made = db.backup(Path::new(&chain), BackupOptions::new()).await.unwrap();
+        assert!(!made.lacks_log);
+        db.shutdown().await.unwrap();
+    });
+    // The engine's backup.
+    assert_eq!(json(&["backups", "verify", &chain]).0, 0);
+    let (to, log) = (path("new"), path("new-log"));
+    let (code, restored) = json(&["restore", &chain, "--to", &to, "--log-to", &log]);
+    let copy = format!("{chain}/log-000001");
+    assert_eq!(
+        (code, &restored["needs_log"], &restored["log"], &restored["log_copy"]),
+        (0, &true.into(), &log.as_str().into(), &copy.as_str().into()),
+        "{restored}"
+    );
+    assert_eq!(json(&["verify", &to]).0, 0);
+    runtime().block_on(async {
+        let db = opened(&to, &log).await.unwrap();
+        let page = PageId::new(db.spaces().find("t").unwrap(), 0);
+        assert_eq!(&db.get(page).await.unwrap()[..4], b"kept");
+        db.shutdown().await.unwrap();
+    });
+    // Without --log-to it says where the copy is. A log in the way is left alone, and no store is made.
+    let text = said(&run(&["restore", &chain, "--to", &path("second")]));
+    assert!(text.contains("the engine needs its log") && text.contains(&copy), "{text}");
+    let taken = run(&["restore", &chain, "--to", &path("third"), "--log-to", &log]);
+    assert!(taken.status.code() == Some(1) && Path::new(&log).exists(), "{}", said(&taken));
+    assert!(!Path::new(&path("third")).exists());
+    // A store that cannot be made leaves no log.
+    let refused = run(&["restore", &chain, "--to", &to, "--log-to", &path("vain")]);
+    assert!(refused.status.code() == Some(1) && !Path::new(&path("vain")).exists(), "{}", said(&refused));
+    // The tool's own.
+    let (code, bare_one) = json(&["backup", &path("pages"), "--to", &bare]);
+    assert_eq!((code, &bare_one["lacks_log"]), (0, &true.into()), "{bare_one}");
+    let text = said(&run(&["backup", &path("pages"), "--to", &bare]));
+    assert!(text.contains("the engine's log is not in it"), "{text}");
+    let text = said(&run(&["restore", &bare, "--to", &path("fourth")]));
+    assert!(text.contains("no copy"), "{text}");
+    let none = run(&["restore", &bare, "--to", &path("fifth"), "--log-to", &path("vain")]);
+    assert!(none.status.code() == Some(1) && said(&none).contains("no copy of a log"), "{}", said(&none));
+    // Of a store without a log, neither says anything of one.
+    let plain = path("plain");
+    made(Path::new(&plain), false);
+    assert_eq!(json(&["backup", &plain, "--to", &path("of plain")]).1["lacks_log"], false);
+    let restored = run(&["restore", &path("of plain"), "--to", &path("sixth")]);
+    assert!(restored.status.success() && !said(&restored).contains("log"), "{}", said(&restored));
+}
+
 #[test]
 fn the_list_of_backups_says_to_which_moments_an_archive_leads() {
     use pagetier_wal::{LoggedStore, Wal, WalOptions};

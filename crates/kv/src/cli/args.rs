@@ -40,8 +40,8 @@ pub(crate) struct Cli {
     /// Memory for pages, in MiB or with a unit (1GiB)
     #[arg(long, default_value_t = 64, value_parser = mib::<4>, global = true)]
     pool_mib: u64,
-    /// The SSD cache, in MiB or with a unit; 0: none. An existing store refuses another size
-    /// [default: its size; 256 for a new store]
+    /// The SSD cache, in MiB or with a unit; 0: none. An SSD in use keeps its size, with a warning
+    /// if another one is named [default: its size; 256 for a new store]
     #[arg(long, value_parser = mib::<0>, global = true)]
     ssd_mib: Option<u64>,
     /// A file or block device for the SSD cache; by default a file in the directory
