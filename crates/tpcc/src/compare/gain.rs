@@ -58,7 +58,7 @@ const IN_PAPER: &str = " in the paper";
 /// The bars called `name`, in the colour of their pair.
 fn named(name: String, bars: Vec<Bar>) -> Named {
     let pair = name.trim_end_matches(IN_PAPER);
-    let own = color(ANALYSIS.into_iter().find(|of| pair_name(*of) == pair).unwrap_or(ANALYSIS[0]), 0);
+    let own = color(ANALYSIS.into_iter().find(|of| pair_name(*of) == pair).unwrap_or(ANALYSIS[0]), &[]);
     let lighter = |part: u8| part.midpoint(255);
     let color = if pair == name { own } else { RGBColor(lighter(own.0), lighter(own.1), lighter(own.2)) };
     Named { name, color, bars }

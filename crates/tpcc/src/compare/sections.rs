@@ -86,10 +86,16 @@ fn shown<'a>(view: &View<'a>, databases: &[u32], pairs: &[Pair<'a>]) -> Option<V
     has_any(view, databases, &own).then(|| view.pairs(pairs))
 }
 
-/// A pair's colour in all charts; `at`: its place, if it is none of the papers'.
-pub(super) fn color(pair: Pair<'_>, at: usize) -> RGBColor {
+/// A pair's colour: the same in all charts for one of the papers', and for another one of `pairs`, which are in
+/// the same chart, one that none of the papers' has there.
+pub(super) fn color(pair: Pair<'_>, pairs: &[Pair<'_>]) -> RGBColor {
     let known = [ANALYSIS[2], ANALYSIS[0], ANALYSIS[1], RIVALS[0], RIVALS[2], RIVALS[1]];
-    COLORS[known.iter().position(|known| *known == pair).unwrap_or(6 + at) % COLORS.len()]
+    let own = |pair: &Pair<'_>| known.iter().position(|known| known == pair);
+    let taken: Vec<_> = pairs.iter().filter_map(own).collect();
+    // Grey first: no pair of the papers has it in any chart.
+    let free = (0..COLORS.len()).rev().filter(|color| !taken.contains(color));
+    let nth = pairs.iter().filter(|pair| own(pair).is_none()).position(|other| *other == pair);
+    COLORS[own(&pair).or_else(|| free.cycle().nth(nth.unwrap_or(0))).unwrap_or(COLORS.len() - 1)]
 }
 
 /// Figures 7 and 10: a chart per database, and the same numbers as a table.
@@ -101,17 +107,16 @@ fn throughput(view: &View<'_>, name: &str, pairs: &[Pair<'static>]) -> Option<Va
         Some(Bar { value: finished.row.tpmc, steady: finished.steady })
     };
     let chart = |&db: &u32| {
-        let series = pairs.iter().enumerate().map(|(at, &pair)| Series {
-            color: color(pair, at),
-            bars: cases(&[db], pair).map(bar).collect(),
-        });
+        let series = pairs
+            .iter()
+            .map(|&pair| Series { color: color(pair, &pairs), bars: cases(&[db], pair).map(bar).collect() });
         let groups = POOLS.map(|pool| Shape::of(db, pool).to_string());
         charts::bars(&format!("DB:SSD = {db}:10"), "tpmC", &groups, &series.collect::<Vec<_>>())
     };
-    let row = |(at, &pair): (usize, &Pair<'_>)| {
+    let row = |&pair: &Pair<'_>| {
         context! {
             name => pair_name(pair),
-            css => css(color(pair, at)),
+            css => css(color(pair, &pairs)),
             bars => Serde(cases(&databases, pair).map(bar).collect::<Vec<_>>()),
             errors => Serde(errors(view, pair)),
         }
@@ -121,7 +126,7 @@ fn throughput(view: &View<'_>, name: &str, pairs: &[Pair<'static>]) -> Option<Va
         name,
         charts => databases.iter().map(chart).collect::<Vec<_>>(),
         shapes => shapes.collect::<Vec<_>>(),
-        pairs => pairs.iter().enumerate().map(row).collect::<Vec<_>>(),
+        pairs => pairs.iter().map(row).collect::<Vec<_>>(),
     })
 }
 
@@ -214,4 +219,21 @@ fn expansion(observed: &Observed) -> String {
         (color, shown.map(|group| (f64::from(group.logical_reads_per_min), group.alpha)).collect())
     });
     charts::lines("Miss rate expansion factor", ("logical reads a minute", "α"), &lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_additional_pair_has_a_colour_of_a_named_one_in_its_chart() {
+        let more = ["casa", "cfdc", "cflru"].map(|pool| (pool, "cac"));
+        for named in [&ANALYSIS[..], &RIVALS] {
+            let pairs = [named, &more].concat();
+            let colors: BTreeSet<_> = pairs.iter().map(|&pair| css(color(pair, &pairs))).collect();
+            assert_eq!(colors.len(), pairs.len(), "{colors:?}");
+            assert_eq!(color(ANALYSIS[2], &pairs), COLORS[0]);
+            assert_eq!(color(more[0], &pairs), COLORS[6], "grey");
+        }
+    }
 }
