@@ -28,8 +28,8 @@ macro_rules! option_table {
             /// into use: if this names another, the store logs a warning, and opens. A new SSD in its place
             /// gets the size named. A store that has no SSD, because it was created without one or gave it
             /// up, opens without one and logs a warning; [`Ssd::readmit`](crate::Ssd::readmit) puts the SSD
-            /// of these options into use. [`Ssd::replace`](crate::Ssd::replace) changes the size. The smallest SSD
-            /// has 32 slots ([`ssd_bytes_for`](crate::ssd_bytes_for));
+            /// of these options into use. [`Ssd::replace`](crate::Ssd::replace) changes the size. The
+            /// smallest SSD has 32 slots ([`ssd_bytes_for`](crate::ssd_bytes_for));
             /// [`OpenError::SsdTooSmall`](crate::OpenError) says how many bytes those need. Default: 256 MiB
             /// for a new store.
             ssd_bytes(u64) ["bytes::read_some"]: Option<u64> = None;
