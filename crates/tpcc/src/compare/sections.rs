@@ -86,8 +86,8 @@ fn shown<'a>(view: &View<'a>, databases: &[u32], pairs: &[Pair<'a>]) -> Option<V
     has_any(view, databases, &own).then(|| view.pairs(pairs))
 }
 
-/// A pair's colour: the same in all charts for one of the papers', and for another one of `pairs`, which are in
-/// the same chart, one that none of the papers' has there.
+/// A pair's colour in a chart of `pairs`. Each of the papers' pairs has its own in all charts; another one
+/// has a colour that none of those in the chart has.
 pub(super) fn color(pair: Pair<'_>, pairs: &[Pair<'_>]) -> RGBColor {
     let known = [ANALYSIS[2], ANALYSIS[0], ANALYSIS[1], RIVALS[0], RIVALS[2], RIVALS[1]];
     let own = |pair: &Pair<'_>| known.iter().position(|known| known == pair);
