@@ -330,6 +330,35 @@ async fn a_sound_home_is_not_written_over_from_a_slot_that_may_be_lost() {
     }
 }
 
+/// The HDD writes pages whole and has the ring, at rest. Schedule: `P` is written back from its slot, the HDD's
+/// flush fails, the process is killed before the note, and the SSD is lost: the list in the ring is all that
+/// tells of the home.
+#[tokio::test(start_paused = true)]
+async fn a_home_that_a_lost_slot_backed_is_written_again() {
+    let mut world = World::new(layout(8), SsdMode::WriteBack, FlushFailure::NeverDurable).await;
+    world = world.after(|device, nth| device.fork(nth, &SimPower::new()).with_atomic_writes(PAGE));
+    world.ring_at = 900 << 10;
+    world.remember = Arc::new(NoNote(io::ErrorKind::Interrupted));
+    let store = world.open().await;
+    store.write(P, 1).await.expect("written");
+    assert_eq!(store.0.drain(None, None, None).await.written, 1);
+    store.write(P, 2).await.expect("written");
+    store.sync().await.expect("flushed");
+    fail_one_flush(&world.hdd);
+    store.0.drain(None, None, None).await;
+    let mut alone = world.after_kill(&SimPower::new());
+    drop(store);
+    alone.ssd = Arc::new(SimDevice::new("another", 1 << 20, 3, &SimPower::new()));
+    formatted(&alone.ssd, alone.layout).await;
+    let store = alone.open().await;
+    assert_eq!(store.read(P).await.expect("readable"), 2);
+    store.sync().await.expect("flushed");
+    for seed in 0..8 {
+        let version = alone.after_power_cut(seed, &SimPower::new()).open().await.read(P).await;
+        assert!(matches!(version, Ok(2)), "seed {seed}: {version:?}");
+    }
+}
+
 /// Other pages take the slots of earlier versions of `P`, which reads as it did after a power cut, too.
 async fn stays_as_found(world: &World, store: &Store, found: u8, what: &str) {
     for no in 10..90 {

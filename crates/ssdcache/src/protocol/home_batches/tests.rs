@@ -250,3 +250,23 @@ fn appended_slots_settle_though_their_images_wait_for_an_older_batch() {
     home.flushed(HddFlush(2));
     assert_eq!(home.ring_used(), 0);
 }
+
+#[test]
+fn a_ring_at_rest_lists_each_batch_in_one_place_and_no_more_pages_than_a_note_has_room_for() {
+    let mut home = HomeBatches::new(8, 0, 0, Default::default()).ring_rests(true);
+    let quarter = LISTED_MAX as u32 / 4;
+    let first = begin(&mut home, Backing::Ring, versions(0, 10, quarter));
+    assert_eq!((first.ring, home.ring_floor(FRESH)), (vec![0], at(10)));
+    assert!(home.place_of(page(0), at(10)).is_none() && !home.has_ring(), "it has no image");
+    // Of a home write that failed the ring has nothing that would repair it.
+    home.end_home_writes(first.id, true, vec![page(0)], HddFlush(1));
+    assert!(!home.needs_ring_repair() && !home.ring_flush_is_due());
+    for n in 1..4 {
+        let next = begin(&mut home, Backing::Ring, versions(n * quarter, 1000 * u64::from(n), quarter));
+        home.end_home_writes(next.id, true, Vec::new(), HddFlush(2));
+    }
+    assert!(home.ring_flush_is_due());
+    assert_eq!(home.has_room(Backing::Ring, 1), Err(NoPlace::Ring));
+    home.flushed(HddFlush(1));
+    assert_eq!((home.has_room(Backing::Ring, 1), home.ring_floor(FRESH)), (Ok(()), at(1000)));
+}
