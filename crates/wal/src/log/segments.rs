@@ -203,6 +203,7 @@ impl Segments {
         let how = if last.is_empty && last.generation == 0 { How::Needed } else { How::Begun };
         let created = self.create(end, &[], how);
         // What a failed call left would end the last segment before a record that is appended to it.
+        let failed = self.failed;
         self.failed |= created.is_err();
         // The reserve stays for records that give room back.
         if created.as_ref().is_err_and(is_full) {
@@ -210,7 +211,7 @@ impl Segments {
             // the one that goes on, or have replaced it.
             (self.generation, self.previous) = (last.generation, last.previous);
             self.go_on(last, end)?;
-            self.failed = false;
+            self.failed = failed;
             return Ok(last.generation);
         }
         created.map(|()| generation).map_err(|e| at(&*self.media, end, e))

@@ -21,7 +21,7 @@ use crate::record::{self, Kind};
 use crate::{FileMedia, Keep, LoggedStore, Media, MemoryMedia, Wal, WalError, WalOptions};
 use pagetier::{DrainOptions, PageId, PageSize, PageStore, device::SharedDevice};
 use pagetier_devio::files::create_durably;
-use pagetier_testing::{SimDevice, SimFiles, SimPower};
+use pagetier_testing::{FileFault, SimDevice, SimFiles, SimPower};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -95,6 +95,33 @@ fn what_ends_early_keeps_little_room_whichever_call_the_power_is_cut_at() {
             break;
         }
     }
+}
+
+/// A generation's segment may have its name although the call failed. Records that follow must not go to the
+/// segment before, which that one ends.
+#[test]
+fn a_generation_that_could_not_begin_loses_no_later_record() {
+    let mut failed = 0;
+    for nth in 0..16 {
+        let files = blank(nth);
+        let (mut segments, _, mut end) = Segments::open(media(&files).unwrap(), FIRST_LSN).unwrap();
+        let append = |segments: &mut Segments, end: u64| {
+            let mut bytes = Vec::new();
+            let lsn = record::put(&mut bytes, end, Kind::Commit, |body| body.extend_from_slice(b"a change"));
+            segments.append(end, &bytes, SEGMENT, true).map(|_| lsn)
+        };
+        segments.begin(end, (1, 0), SEGMENT).unwrap();
+        end = append(&mut segments, end).unwrap();
+        files.fail_each(nth..nth + 2, FileFault::Torn);
+        failed += u32::from(segments.begin(end, (2, 1), SEGMENT).is_err());
+        files.clear_faults();
+        end = append(&mut segments, end).unwrap();
+        drop(segments);
+        let (mut segments, _, found) = Segments::open(media(&files).unwrap(), FIRST_LSN).unwrap();
+        assert_eq!(found, end, "call {nth}");
+        segments.check(0).unwrap_or_else(|error| panic!("call {nth}: {error}"));
+    }
+    assert!(failed > 2, "{failed}");
 }
 
 #[test]
