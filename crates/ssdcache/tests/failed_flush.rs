@@ -330,9 +330,9 @@ async fn a_sound_home_is_not_written_over_from_a_slot_that_may_be_lost() {
     }
 }
 
-/// The HDD writes pages whole and has the ring, at rest. Schedule: `P` is written back from its slot, the HDD's
-/// flush fails, the process is killed before the note, and the SSD is lost: the list in the ring is all that
-/// tells of the home.
+/// The HDD writes pages whole and has the ring, at rest. Schedule: `P` is written back from its slot, the
+/// HDD's flush fails, the process is killed before the note, and the SSD is lost: the list in the ring is all
+/// that tells of the home.
 #[tokio::test(start_paused = true)]
 async fn a_home_that_a_lost_slot_backed_is_written_again() {
     let mut world = World::new(layout(8), SsdMode::WriteBack, FlushFailure::NeverDurable).await;
