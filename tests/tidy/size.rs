@@ -114,6 +114,22 @@ fn each_part_has_its_size() {
     none("sizes", &wrong);
 }
 
+/// The lines at most of documents that are read from end to end.
+const DOCUMENTS: [(&str, usize); 4] = [
+    ("CHANGELOG.md", 60),
+    ("docs/BENCHMARKS.md", 300),
+    ("docs/EVALUATION.md", 250),
+    ("docs/RELIABILITY.md", 280),
+];
+
+#[test]
+fn documents_are_short_enough_to_be_read() {
+    let lines = DOCUMENTS.map(|(document, most)| (document, read(document).lines().count(), most));
+    println!("{lines:?}");
+    let long = lines.iter().filter(|(_, is, most)| is > most);
+    none("long documents", &long.map(|long| format!("{long:?}")).collect::<Vec<_>>());
+}
+
 /// The number in the section's list, as in `- core: 40,000`.
 fn stated(what: &str) -> usize {
     let document = read("ARCHITECTURE.md");
