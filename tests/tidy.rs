@@ -7,6 +7,8 @@ mod cycles;
 mod errors;
 #[path = "tidy/examples.rs"]
 mod examples;
+#[path = "tidy/figures.rs"]
+mod figures;
 #[path = "tidy/glossary.rs"]
 mod glossary;
 #[path = "tidy/interface.rs"]

@@ -80,7 +80,7 @@ fn file(name: &'static str, backend: Backend) -> Subject {
     let opened = open_file(&path, &options).expect("opened");
     assert_eq!((opened.backend, opened.block_device, opened.fallback), (backend, false, None));
     if !opened.direct {
-        eprintln!("! no direct I/O in {}: the page cache is tested instead", path.display());
+        pagetier_testing::skipped("direct I/O", "the page cache is tested instead");
     }
     opened.device.grow(SIZE).expect("grown");
     Subject { keep: vec![Box::new(folder)], ..Subject::new(name, name, opened.device) }
