@@ -366,8 +366,8 @@ impl RecoveryFlushes {
     pub(crate) async fn flush(&self, devices: &[Flushed]) -> Result<(), DeviceError> {
         for device in devices {
             match device {
-                Flushed::Ssd => drop(self.cache.flush.reach(self.cache.flush.next()).await?),
-                Flushed::Hdd => drop(self.hdd.reach(self.hdd.next()).await?),
+                Flushed::Ssd => drop(self.cache.flush.flush_always(self.cache.flush.next()).await?),
+                Flushed::Hdd => drop(self.hdd.flush_always(self.hdd.next()).await?),
             }
         }
         Ok(())
