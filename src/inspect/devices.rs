@@ -3,7 +3,7 @@
 
 use crate::config::builder::Builder;
 use crate::config::choices::Place;
-use crate::config::frozen::Config;
+use crate::config::store_config::Config;
 use crate::error::OpenError;
 use crate::manifest::contents::{Manifest, SpaceRecord};
 use crate::manifest::extents::{EXTENT_PAGES, HOLE};

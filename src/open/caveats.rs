@@ -2,7 +2,7 @@
 //! [`Builder::inspect`](crate::Builder::inspect) say it; `docs/operating.md` has the systems in one table.
 
 use super::file_system;
-use crate::config::frozen::Config;
+use crate::config::store_config::Config;
 use crate::store::shared::Shared;
 use pagetier_ssdcache::SsdMode;
 use rustix::process::{Resource, getrlimit};

@@ -14,11 +14,11 @@
 use super::check::PreparedSsd;
 use crate::config::calibrate::calibrate;
 use crate::config::choices::CostSource;
-use crate::config::frozen::Config;
+use crate::config::store_config::Config;
 use crate::error::{Error, OpenError};
 use crate::manifest::contents::Manifest;
 use crate::manifest::id::id_text;
-use crate::manifest::kept::ManifestStore;
+use crate::manifest::manifest_store::ManifestStore;
 use crate::manifest::only_copies::OnlyCopies;
 use crate::manifest::superblock::HddSuperblock;
 use crate::ownership::lock::Ownership;

@@ -3,15 +3,15 @@
 use super::check::MANIFEST;
 use crate::config::builder::Builder;
 use crate::config::choices::{CostSource, OnHdd, Place};
-use crate::config::frozen::Config;
 use crate::config::sizes::{COST_POINTS_MAX, RING_PAGES, pool_for, ring_pages_for, tables_bytes};
+use crate::config::store_config::Config;
 use crate::error::OpenError;
 use crate::manifest::areas::Areas;
 use crate::manifest::changes::Change;
 use crate::manifest::contents::Manifest;
 use crate::manifest::file::{FILE, SPARE};
 use crate::manifest::id::{id_text, new_id};
-use crate::manifest::kept::ManifestStore;
+use crate::manifest::manifest_store::ManifestStore;
 use crate::manifest::medium::Medium;
 use crate::manifest::saver::{Saver, in_thread};
 use crate::manifest::superblock::{AREA_BYTES_MAX, AREA_UNIT};

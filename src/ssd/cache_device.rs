@@ -1,7 +1,7 @@
 //! Creates replacement cache devices while the store is open: a file for the ring alone, or a blank SSD.
 
 use crate::config::choices::Place;
-use crate::config::frozen::Config;
+use crate::config::store_config::Config;
 use crate::error::OpenError;
 use crate::manifest::id::id_text;
 use crate::open::blank::refuse_data;

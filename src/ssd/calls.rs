@@ -3,7 +3,7 @@
 use super::exchange::{DrainOptions, SsdEvents};
 use crate::config::choices::Place;
 use crate::error::Error;
-use crate::store::parts::Ssd;
+use crate::store::handles::Ssd;
 use crate::volume::loss::SsdLoss;
 use pagetier_page::{Lsn, PageId};
 use pagetier_ssdcache::{DrainReport, ReadmitReport, Slots, SsdMode};

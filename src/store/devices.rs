@@ -1,7 +1,7 @@
 //! What changes of a store's equipment while it runs: the devices that it uses, and the policies in force.
 
 use crate::config::choices::Place;
-use crate::config::frozen::Config;
+use crate::config::store_config::Config;
 use crate::error::OpenError;
 use crate::ownership::held_dir::At;
 use crate::ownership::lock::Ownership;

@@ -6,7 +6,7 @@ use super::lease::Lease;
 use super::manifest_state::ManifestState;
 use super::waiting_frees::WaitingFrees;
 use crate::config::choices::CostSource;
-use crate::config::frozen::Config;
+use crate::config::store_config::Config;
 use crate::error::Error;
 use crate::manifest::changes::Change;
 use crate::manifest::changes::LogRecord;

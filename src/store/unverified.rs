@@ -1,6 +1,6 @@
 //! The manifest's record of what failed flushes left unverified.
 
-use crate::manifest::kept::ManifestStore;
+use crate::manifest::manifest_store::ManifestStore;
 use crate::manifest::only_copies::UnverifiedRecord;
 use crate::ownership::lock::Ownership;
 use pagetier_devio::task::Boxed;

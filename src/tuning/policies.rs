@@ -1,7 +1,7 @@
 //! The policies of a running store: which they are, the costs that they use, and their counts.
 
 use crate::error::Error;
-use crate::store::parts::Policies;
+use crate::store::handles::Policies;
 use crate::store::shared::Shared;
 use pagetier_devio::Causes;
 use pagetier_page::PageId;

@@ -1,6 +1,6 @@
 //! Estimates what other sizes of pool and SSD would cost, from a sample of the requests while the store runs.
 
-use crate::store::parts::Estimates;
+use crate::store::handles::Estimates;
 use pagetier_ghost::{GhostParams, Ghosts, Reference, Stream, Use, WhatIf};
 use pagetier_page::{Sampling, TraceRecord};
 use parking_lot::Mutex;

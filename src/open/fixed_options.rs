@@ -10,7 +10,7 @@
 //! | `costs`, of a calibration | an error unless the store remembers one |
 
 use crate::config::choices::{CostSource, Place};
-use crate::config::frozen::Config;
+use crate::config::store_config::Config;
 use crate::error::OpenError;
 use crate::manifest::contents::Manifest;
 use pagetier_page::PageSize;

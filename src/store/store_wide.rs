@@ -1,7 +1,7 @@
-//! The calls for the store as a whole: its opening and its end, durability, its parts, its sizes, and views.
+//! The calls for the store as a whole: its builder, durability, its end, handles, sizes, and views.
 
+use super::handles::{Estimates, HotSet, Policies, Spaces, Ssd, Trace};
 use super::page_store::PageStore;
-use super::parts::{Estimates, HotSet, Policies, Spaces, Ssd, Trace};
 use super::shutdown::{CLOSED_MAX, end};
 use super::stats::Stats;
 use crate::config::builder::Builder;
