@@ -10,7 +10,7 @@ use crate::manifest::extents::{EXTENT_PAGES, HOLE};
 use crate::manifest::id::id_text;
 use crate::manifest::superblock::{HddSuperblock, SUPERBLOCK_BYTES};
 use crate::open::caveats::{self, Caveat};
-use crate::store::hdd_ring::HddRing;
+use crate::volume::hdd_ring::HddRing;
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, OpenOptions, SharedDevice};
 use pagetier_page::{PageSize, StoreSeed};
 use pagetier_ssdcache::{

@@ -83,8 +83,7 @@ pub(crate) struct Manifest {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) backups: Vec<String>,
     /// What failed flushes left unverified.
-    /// [`ManifestStore`](super::manifest_store::ManifestStore) maintains it and
-    /// ignores a caller's value.
+    /// [`ManifestStore`](super::manifest_store::ManifestStore) maintains it and ignores a caller's value.
     #[serde(rename = "unproved", default, skip_serializing_if = "Option::is_none")]
     pub(crate) unverified: Option<UnverifiedRecord>,
     pub(crate) next_space: u32,

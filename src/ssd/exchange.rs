@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::manifest::contents::Manifest;
 use crate::manifest::id::id_bytes;
 use crate::manifest::only_copies::{OnlyCopies, RUNS_MAX, added};
-use crate::store::manifest_state::ManifestState;
+use crate::store::record::manifest_state::ManifestState;
 use crate::store::shared::Shared;
 use crate::volume::loss::SsdLoss;
 use pagetier_devio::{Causes, task};

@@ -5,7 +5,7 @@ use crate::config::store_config::Config;
 use crate::error::OpenError;
 use crate::ownership::held_dir::At;
 use crate::ownership::lock::Ownership;
-use crate::store::hdd_ring::HddRing;
+use crate::volume::hdd_ring::HddRing;
 use pagetier_devio::{files::Identity, locks};
 use pagetier_policy::{PoolPolicy, SsdPolicy};
 use pagetier_ssdcache::Layout;

@@ -3,8 +3,8 @@
 use super::devices::Devices;
 use super::hot_state::HotKept;
 use super::lease::Lease;
-use super::manifest_state::ManifestState;
-use super::waiting_frees::WaitingFrees;
+use super::record::manifest_state::ManifestState;
+use super::record::waiting_frees::WaitingFrees;
 use crate::config::choices::CostSource;
 use crate::config::store_config::Config;
 use crate::error::Error;
