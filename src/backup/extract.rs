@@ -188,7 +188,7 @@ impl Drop for Out {
         if let Some(partial) = &self.partial
             && let Err(error) = std::fs::remove_file(partial)
         {
-            tracing::warn!(path = %partial.display(), %error, "an unfinished file stays behind");
+            tracing::warn!(path = %partial.display(), %error, "an unfinished file could not be removed");
         }
     }
 }

@@ -293,8 +293,8 @@ impl Shared {
         // The close must not wait for long: a slow device delays it by what has to be written.
         match tokio::time::timeout(CLOSING_MAX, self.list_hot(&list, When::AtEnd)).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::debug!(%error, "the hot pages were not listed at the end"),
-            Err(_) => tracing::debug!("the end did not wait until the hot pages were listed"),
+            Ok(Err(error)) => tracing::debug!(%error, "could not update the hot-set list at the close"),
+            Err(_) => tracing::debug!("close did not wait for the hot-set list"),
         }
         // Even after a success, which may have been that there is nothing to list: the task's last round
         // was cut short, and the close must not fail because of what it has left.
@@ -315,7 +315,7 @@ impl Shared {
             Ok::<_, Error>(self.pool.flush_space(page.space).await?)
         };
         if let Err(error) = emptied.await {
-            tracing::debug!(%error, %page, "a damaged page of the hot set stays so");
+            tracing::debug!(%error, %page, "a damaged hot page could not be repaired");
             let _ = self.pool.discard_unwritten(page.space).await;
         }
     }

@@ -120,7 +120,7 @@ pub struct HddInspection {
     pub ours: bool,
 }
 
-/// What stands in the place of a superblock.
+/// State of a superblock's location.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -144,7 +144,7 @@ pub enum SuperblockState {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct SuperblockInspection {
-    /// What stands there.
+    /// The state of this copy.
     pub state: SuperblockState,
     /// The id of the store that it belongs to.
     pub store: Option<String>,

@@ -1,4 +1,4 @@
-//! What has the two areas of a manifest: the HDD behind its superblock, or a file of the store's directory.
+//! The medium of a manifest's two areas: the HDD behind its superblock, or a file of the store's directory.
 
 use super::file::ManifestFile;
 use super::superblock::{AREA_UNIT, HEAD_BYTES};

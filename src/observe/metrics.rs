@@ -85,9 +85,9 @@ fn describe() {
     describe_counter!("pagetier_device_busy_seconds_total", "Whole seconds with an operation in flight");
     describe_counter!("pagetier_device_errors_total", "Operations that failed for good");
     describe_counter!("pagetier_device_retries_total", "Repeated attempts");
-    describe_gauge!("pagetier_unallocated_bytes", "Room for new pages before the HDD has to grow");
-    describe_gauge!("pagetier_free_bytes", "Free room in the file systems of the store's files");
-    describe_gauge!("pagetier_low_room", "The number of kinds of room that are below the threshold");
+    describe_gauge!("pagetier_unallocated_bytes", "Free space for new pages before the HDD has to grow");
+    describe_gauge!("pagetier_free_bytes", "Free space in the file systems of the store's files");
+    describe_gauge!("pagetier_low_room", "Free-space values that are below the threshold");
     describe_histogram!("pagetier_device_latency_seconds", "Latency of operations since the export began");
 }
 

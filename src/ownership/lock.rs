@@ -286,7 +286,7 @@ impl Ownership {
     /// another device may have taken its place.
     async fn lock_device(&self, at: &At) -> Result<(), OpenError> {
         if let Some(held) = &mut *self.held.lock() {
-            // Released before the new lock is tried, which would otherwise meet our own.
+            // Release the old lock before the new one is tried, or the attempt would meet our own lock.
             held.locks.devices.retain(|lock| lock.path != at.shown);
         }
         let lock = DeviceLock { path: at.shown.clone(), _lock: lock_device(at).await? };

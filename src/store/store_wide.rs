@@ -341,7 +341,7 @@ impl PageStore {
     /// Hits continue undisturbed, and guards stay valid. The policy keeps its statistics and scales its
     /// shares of the pool. A growing pool needs the memory at once, and can have at most the machine's. A
     /// shrinking pool evicts the pages that would be evicted next, and gives their memory back to the system;
-    /// the frames' metadata, about 60 bytes each, stays. It waits for dirty pages to be written, and for
+    /// the frames' metadata, about 50 bytes each, stays. It waits for dirty pages to be written, and for
     /// guards to be dropped if they pin more pages than are to stay.
     ///
     /// Cancel-safe: a dropped call leaves the pool at the size that it has reached. Running simulations of

@@ -420,7 +420,7 @@ impl OnChange for Core {
     fn lapsed(&self, lapsed: bool) {
         match lapsed {
             true => tracing::warn!("the store serves no page: {UNCONFIRMED}"),
-            false => tracing::info!("the store owns its HDD still, and serves pages again"),
+            false => tracing::info!("ownership of the HDD is confirmed; serving pages again"),
         }
         self.event(SsdEvent::OwnerUnconfirmed { unconfirmed: lapsed });
     }

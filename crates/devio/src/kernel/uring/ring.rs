@@ -93,7 +93,7 @@ impl Ring {
             opcode::Fallocate::CODE,
             opcode::PollAdd::CODE,
         ];
-        // Asked before the first operation: an opcode that the kernel lacks would otherwise fail each
+        // Check the opcodes before the first operation. One that the kernel lacks would otherwise fail each
         // operation with EINVAL, which looks like a bad request.
         if !needed.iter().all(|code| probe.is_supported(*code)) {
             return Err(io::ErrorKind::Unsupported.into());
@@ -298,7 +298,7 @@ impl Drop for Ring {
         let submitter = self.uring.submitter();
         let buffers = if self.regions.get_mut().is_some() { submitter.unregister_buffers() } else { Ok(()) };
         if let Err(error) = submitter.unregister_files().and(buffers) {
-            tracing::debug!(%error, "the kernel gives up the file and the memory of a ring later");
+            tracing::debug!(%error, "the kernel releases the ring's file and memory later");
         }
     }
 }
