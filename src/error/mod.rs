@@ -319,7 +319,7 @@ pub enum Error {
         /// The space that cannot grow further.
         space: SpaceId,
     },
-    /// The page's number is too far beyond the extents of its space: a wrong number would fill the whole disk.
+    /// The page's number is too far beyond its space's extents: a wrong number would fill the whole disk.
     /// [`Builder::page_gap_max`](crate::Builder::page_gap_max) sets how far it may be. Nothing was taken.
     #[error("page {page} is {gap} pages beyond the space allocated to it; at most {gap_max} may be skipped")]
     PageGap {

@@ -21,8 +21,8 @@ pub struct Headroom {
     pub directory_free_bytes: Option<u64>,
     /// Free space in the file system of the SSD's (or the ring's) file; `None` if it is not a file.
     pub ssd_free_bytes: Option<u64>,
-    /// What is below [`Builder::low_room`](crate::Builder::low_room): `pages` (space for new pages, in the HDD
-    /// and in its file system), `directory`, `ssd` (unless all blocks of its file are already allocated).
+    /// Names what is below [`Builder::low_room`](crate::Builder::low_room): `pages` (space for new pages, on
+    /// the HDD and in its file system), `directory`, `ssd` (unless all blocks of its file are already allocated).
     pub low: Vec<String>,
 }
 

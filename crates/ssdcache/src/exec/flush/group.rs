@@ -2,8 +2,8 @@
 //!
 //! Flushes of a device are numbered. A completed write is durable once a flush that *started* afterwards has
 //! completed: [`GroupFlush::next`] returns that flush's number, and [`GroupFlush::flush_if_needed`] waits for
-//! it, starting it if none runs. A flush runs in a task of its own, so its result is kept even if every waiter
-//! is dropped. A failed flush is final: what it should have made durable may be lost, so nothing may rely on
+//! it, starting it if none runs. A flush runs in a task of its own, so its result is kept even if all waiters
+//! are dropped. A failed flush is final: what it should have made durable may be lost, so nothing may rely on
 //! it. The failure is noted durably ([`Remember`]) before any waiter learns of it (I14).
 //!
 //! A flush that would have nothing to make durable gets its number, but does not reach the device (I42), so a
