@@ -8,7 +8,7 @@ use super::groups::{Dropped, GroupRules, Groups};
 use super::page_stats::{PageRecord, PageRecordMut, PageStats, SUBRANGES_MAX};
 use super::tracked::{Record, RecordId, Tracked};
 use super::zone::Zone;
-use super::{Cause, GroupStats, PageCounts, SlotPolicy, Verdict};
+use super::{Cause, GroupStats, PageCounts, SlotPolicy, SlotReport, Verdict};
 use crate::numbers::{GroupWidth, ZonePercent};
 use crate::{Access, Costs, Location, Millis, PageId, SlotId, SlotPages};
 use std::sync::Arc;
@@ -427,6 +427,16 @@ impl SlotPolicy for Cac {
         zone.next_victims(n, now, out);
     }
 
+    fn set_costs(&mut self, costs: Costs) {
+        // The benefits in the zone were computed with the old costs; compared with new ones, all would look
+        // cheap or all dear.
+        let before = std::mem::replace(&mut self.estimate.costs, costs);
+        let (zone, now) = self.zone();
+        zone.reprice(&before, &costs, now);
+    }
+}
+
+impl SlotReport for Cac {
     fn benefit(&self, page: PageId) -> Option<f64> {
         self.stats.get_by_page(page).map(|record| self.estimate.benefit(record))
     }
@@ -442,14 +452,6 @@ impl SlotPolicy for Cac {
     fn group_of(&self, page: PageId) -> Option<GroupStats> {
         let subrange = u32::from(self.stats.get_by_page(page)?.kept.subrange()?);
         self.groups().into_iter().find(|group| group.space == page.space && group.subrange == subrange)
-    }
-
-    fn set_costs(&mut self, costs: Costs) {
-        // The benefits in the zone were computed with the old costs; compared with new ones, all would look
-        // cheap or all dear.
-        let before = std::mem::replace(&mut self.estimate.costs, costs);
-        let (zone, now) = self.zone();
-        zone.reprice(&before, &costs, now);
     }
 
     fn memory_bytes(&self) -> usize {

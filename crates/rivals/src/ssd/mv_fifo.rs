@@ -23,7 +23,8 @@ use super::slot_table::SlotTable;
 use pagetier_policy::collections::{Chain, ChainLinks};
 use pagetier_policy::ssd::LOOK_MAX;
 use pagetier_policy::{
-    Access, Cause, Location, Millis, PageId, SlotId, SlotPages, SlotPolicy, SlotPolicyParams, Verdict,
+    Access, Cause, Location, Millis, PageId, SlotId, SlotPages, SlotPolicy, SlotPolicyParams, SlotReport,
+    Verdict,
 };
 use std::sync::Arc;
 
@@ -193,7 +194,9 @@ impl<const DOUBLEWRITE: bool> SlotPolicy for VersionQueue<DOUBLEWRITE> {
         // copied home.
         self.second_chances && self.versions.get(slot).is_some_and(|version| version.has(READ))
     }
+}
 
+impl<const DOUBLEWRITE: bool> SlotReport for VersionQueue<DOUBLEWRITE> {
     fn memory_bytes(&self) -> usize {
         self.versions.memory_bytes() + self.links.memory_bytes() + self.zone.capacity() * size_of::<SlotId>()
     }

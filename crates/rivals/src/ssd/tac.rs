@@ -23,7 +23,8 @@
 
 use super::zoned_slots::ZonedSlots;
 use pagetier_policy::{
-    Access, Cause, Costs, Location, Millis, PageId, SlotId, SlotPages, SlotPolicy, SlotPolicyParams, Verdict,
+    Access, Cause, Costs, Location, Millis, PageId, SlotId, SlotPages, SlotPolicy, SlotPolicyParams,
+    SlotReport, Verdict,
 };
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -140,15 +141,17 @@ impl SlotPolicy for Tac {
         true
     }
 
-    fn benefit(&self, page: PageId) -> Option<f64> {
-        let reads = self.reads.get(&region(page))?;
-        Some(*reads as f64 * self.costs.read_saving_ms() / f64::from(REGION_PAGES))
-    }
-
     fn set_costs(&mut self, costs: Costs) {
         let before = std::mem::replace(&mut self.costs, costs);
         let (slots, now) = self.slots();
         slots.reprice(&before, &costs, now);
+    }
+}
+
+impl SlotReport for Tac {
+    fn benefit(&self, page: PageId) -> Option<f64> {
+        let reads = self.reads.get(&region(page))?;
+        Some(*reads as f64 * self.costs.read_saving_ms() / f64::from(REGION_PAGES))
     }
 
     fn memory_bytes(&self) -> usize {

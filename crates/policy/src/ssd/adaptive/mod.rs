@@ -27,7 +27,7 @@ use crate::choosing::Chooser;
 use crate::numbers::ZonePercent;
 use crate::{
     Access, Cause, Costs, Location, Millis, PageId, PolicyChoice, SlotId, SlotPages, SlotPolicy,
-    SlotPolicyParams, Verdict,
+    SlotPolicyParams, SlotReport, Verdict,
 };
 use ghosts::Ghosts;
 use score::{Seen, TICKS_PER_SLOT};
@@ -299,6 +299,13 @@ impl SlotPolicy for Adaptive {
         zone.next_victims(n, keys, out);
     }
 
+    fn set_costs(&mut self, costs: Costs) {
+        self.costs = costs;
+        self.ghosts.set_costs(costs);
+    }
+}
+
+impl SlotReport for Adaptive {
     fn benefit(&self, page: PageId) -> Option<f64> {
         let tick = self.scale().tick;
         self.pages.get_by_page(page).map(|record| record.kept.sum(SETTINGS[self.chooser.chosen].rate, tick))
@@ -311,11 +318,6 @@ impl SlotPolicy for Adaptive {
     fn choice(&self) -> Option<PolicyChoice> {
         let names = SETTINGS.map(|setting| setting.name);
         Some(self.chooser.choice(names))
-    }
-
-    fn set_costs(&mut self, costs: Costs) {
-        self.costs = costs;
-        self.ghosts.set_costs(costs);
     }
 
     fn memory_bytes(&self) -> usize {
