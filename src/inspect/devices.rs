@@ -555,7 +555,7 @@ impl Display for Inspection {
 impl Display for HddInspection {
     fn fmt(&self, f: &mut Formatter<'_>) -> Shown {
         let ours = if self.ours { "" } else { ": NOT THIS STORE'S" };
-        // Said beside the numbers, since this store will refuse to open.
+        // Say it beside the numbers, since this store will refuse to open.
         let short = if self.bytes < self.needed_bytes { ": TOO SHORT" } else { "" };
         writeln!(f, "hdd       {}{ours}", self.device)?;
         writeln!(

@@ -30,7 +30,7 @@ impl Config {
     /// engine from opening its store.
     fn warn_of_other_size(&self, found: &Layout, page_size: PageSize) {
         let named = self.layout(page_size, Some(found.ring_pages));
-        // Compared by slots, not bytes: sizes that differ by less than a slot are one layout.
+        // Compare slots, not bytes: sizes that differ by less than a slot are one layout.
         if named.is_ok_and(|named| named.slots == found.slots) {
             return;
         }

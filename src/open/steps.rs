@@ -182,7 +182,7 @@ impl Builder {
 
     fn check_options(&self) -> Result<(), OpenError> {
         let options = &self.config.options;
-        // All of it before the first lock: a wrong option must not even create the directory.
+        // Check all options before the first lock: a wrong one must not even create the directory.
         options.page_bytes.map(PageSize::new).transpose()?;
         self.check_policies()?;
         let bad = |option, why: String| Err(OpenError::BadOption { option, why });
@@ -217,8 +217,8 @@ impl Devices {
         let create = self.config.creates();
         let hdd = self.open_own(&self.config.hdd_place(), "hdd.vol", "hdd", create).await?;
         let (hdd, joint) = Joint::of(hdd);
-        // Not behind the fence: a save keeps the locks until it ends, and that a flush failed must be
-        // recorded even when the store was dropped meanwhile (I14). No save begins after the drop (I18).
+        // The manifest is not behind the fence: a save keeps the locks until it ends, and a failed flush must
+        // be recorded even when the store was dropped meanwhile (I14). No save begins after the drop (I18).
         let hdd = self.ownership.guard(hdd);
         let claim = hdd.claim().unwrap_or_default();
         let areas = Areas::new(Medium::Hdd(joint, claim), bytes_max);
@@ -264,8 +264,8 @@ impl Devices {
             let why = "a store without a directory needs a path or a ready-made device".into();
             return Err(OpenError::BadOption { option, why });
         };
-        // Before it is locked: a file that is given twice would be locked against itself, and reported as in
-        // use by another store.
+        // Compare before locking: a file that is given twice would be locked against itself, and reported as
+        // in use by another store.
         self.in_use.lock().used.refuse_twice(&at, option)?;
         let options = OpenOptions {
             direct: self.config.options.direct_io,
@@ -275,8 +275,8 @@ impl Devices {
             kept: Some(Arc::new(self.ownership.present()) as Kept),
             ..OpenOptions::default()
         };
-        // Not on the runtime's thread: a file system may take as long as it likes, and a running store goes
-        // on while its SSD is replaced.
+        // Open on a thread of its own: a file system may take as long as it likes, and a running store
+        // continues while its SSD is replaced.
         let (ownership, place, runtime) = (Arc::clone(&self.ownership), at.clone(), Handle::current());
         let opening = move || {
             // Its reactor reaps the device's completions.
@@ -449,7 +449,7 @@ impl Config {
             });
         }
         let held = self.held_directory(ownership)?;
-        // Before anything is written: the lock is a file.
+        // Look for a manifest before anything is written: the lock is a file.
         let found = held.identity_of(FILE);
         if self.options.manifest.is_on_hdd() {
             if !matches!(found, Ok(None)) {

@@ -182,7 +182,7 @@ impl Ownership {
 
     /// Notes that the open created this file.
     pub(crate) fn created_file(&self, at: &At) {
-        // By identity, not by name: only what this open made may be removed if it is refused.
+        // Note the identity, not the name: a refused open may remove only the files that it has made.
         self.created.lock().files.extend(at.identity().map(|file| (at.clone(), file)));
     }
 
@@ -532,7 +532,7 @@ async fn flock(fd: &OwnedFd, holder_runs: impl Fn() -> bool) -> Result<bool, Err
             Err(Errno::WOULDBLOCK) => {}
             Err(e) => return Err(e),
         }
-        // Asked at each turn: the holder may have begun to leave, or died, meanwhile.
+        // Ask at each turn: the holder may have begun to leave, or died, meanwhile.
         if holder_runs() || Instant::now() >= until {
             return Ok(false);
         }

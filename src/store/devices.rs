@@ -21,7 +21,7 @@ impl Used {
     /// Refuses what another option names already.
     pub(crate) fn refuse_twice(&self, at: &At, option: &'static str) -> Result<(), OpenError> {
         let Some(found) = at.identity() else { return Ok(()) };
-        // By identity: two paths may lead to one file, by a link or a bind mount.
+        // Compare identities: two paths may lead to one file, by a link or a bind mount.
         match self.0.iter().find(|(other, used)| *other != option && *used == found) {
             Some((other, _)) => Err(OpenError::SameDevice { device: at.shown.clone(), option, other }),
             None => Ok(()),

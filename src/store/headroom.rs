@@ -73,7 +73,7 @@ impl Shared {
     pub(crate) fn watch_room(&self) {
         let room = self.room();
         let is_low = !room.low.is_empty();
-        // Logged at each change, not at each growth.
+        // Log each change, not each growth.
         if self.room_alarm.swap(is_low, Ordering::Relaxed) == is_low {
             return;
         }

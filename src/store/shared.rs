@@ -165,8 +165,8 @@ impl Shared {
 
     /// Sets the costs for both policies.
     pub(crate) fn set_costs(&self, costs: Costs) {
-        // Held until both policies have them: otherwise two calls at once could leave pool and SSD with
-        // different costs.
+        // Hold the lock until both policies have the costs: otherwise two calls at once could leave pool and
+        // SSD with different ones.
         let mut in_use = self.costs.lock();
         *in_use = costs;
         self.pool.set_costs(costs);

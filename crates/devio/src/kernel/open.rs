@@ -102,8 +102,8 @@ fn copied_on_write(file: impl AsFd) -> Option<IFlags> {
 }
 
 fn open(path: Spec<'_>, options: &OpenOptions) -> Result<Opened, String> {
-    // By a call of its own: an open that may create does not say whether it did, and a store that
-    // created its files may remove them after a failure.
+    // Create the file by a call of its own. An open that may create does not say whether it did, and a store
+    // that created its files may remove them after a failure.
     let created = options.create && !options.read_only && create(path);
     let (fd, mut direct) = open_fd(path, options)?;
     let block_device = is_block_device(path, &fd)?;
@@ -176,7 +176,7 @@ fn open_fd(path: Spec<'_>, options: &OpenOptions) -> Result<(OwnedFd, bool), Str
         }
     };
     if options.direct != DirectIo::Disabled {
-        // Asked of the file itself: no list of file systems would stay right.
+        // Ask the file itself: no list of file systems would stay right.
         match try_open(flags | OFlags::DIRECT) {
             Ok(fd) => return Ok((fd, true)),
             // A file system reports missing direct I/O this way.

@@ -283,7 +283,7 @@ impl SlotPolicy for Cac {
     }
 
     fn overwritten(&mut self, slot: SlotId) {
-        // Before the store says which page is there now: the record would become that page's.
+        // Remove the page before the store names the slot's next one, which would inherit its record.
         if let Some(page) = self.stats.in_slot(slot).map(|id| self.stats.page(id)) {
             self.removed(page, true, self.now);
         }
@@ -363,7 +363,7 @@ impl SlotPolicy for Cac {
     fn recovered(&mut self, page: PageId, slot: SlotId) {
         let id = self.stats.track(page, PageStats::new(Millis(0)));
         self.stats.set_slot(id, Some(slot));
-        // At once, so that the page has a group: one without would have α = 1 until it is used.
+        // Give the page a group at once: without one it would have α = 1 until it is used.
         self.estimate.settle(&mut self.stats.get_mut(id), Millis(0));
     }
 

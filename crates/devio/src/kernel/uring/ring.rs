@@ -156,7 +156,7 @@ impl Ring {
         // One buffer needs no list, and may lie in registered memory, which only these opcodes can use.
         if let [one] = segments.0[..] {
             if transfer.whole {
-                // Not from registered memory, which the kernel refuses for such writes.
+                // The kernel refuses registered memory for such writes.
                 let write = opcode::Write::new(FILE, one.iov_base.cast(), one.iov_len as u32).offset(at);
                 return write.rw_flags(libc::RWF_ATOMIC).build();
             }

@@ -185,7 +185,7 @@ impl SlotPolicy for Adaptive {
     }
 
     fn overwritten(&mut self, slot: SlotId) {
-        // Before the store says which page is there now: the record would become that page's.
+        // Remove the page before the store names the slot's next one, which would inherit its record.
         if let Some(page) = self.pages.in_slot(slot).map(|id| self.pages.page(id)) {
             self.removed(page, true, Millis(0));
         }

@@ -212,12 +212,12 @@ impl Shared {
             return Next::Wait;
         }
         n.started += 1;
-        // Asked under the lock, and before the device's flush begins. A write that completes later may miss
+        // Ask under the lock, and before the device's flush begins. A write that completes later may miss
         // both: it must wait for the next number, and the device then names another count. Earlier writes
         // are in this count, since each is counted before its caller sees that it has ended.
         let settled = self.device.settled();
         if may_skip && settled.is_some() && settled == n.covered {
-            // All of them, should the caller ask for more than the next.
+            // The caller may have asked for more than the next flush: this ends all of them.
             n.started = n.started.max(number);
             n.completed = n.started;
             return Next::Done(Ok(n.completed));
@@ -260,7 +260,7 @@ impl Drop for Running {
         match self.outcome.take() {
             Some(Ok(())) => {
                 n.completed = self.begun.number;
-                // Not the count of now: a change that began meanwhile may have missed the flush (I42).
+                // The present count may be larger: a change that began meanwhile may have missed it (I42).
                 n.covered = self.begun.covers;
             }
             Some(Err(error)) => n.failed = Some(error),

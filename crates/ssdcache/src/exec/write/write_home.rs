@@ -252,8 +252,8 @@ impl Core {
         let HomePlan { id, ring, list, blocks, images_first, flush, .. } = plan;
         let journal = async || {
             let written = self.write_journal(blocks).await;
-            // Also after an error: the blocks may have landed or not, but they will not land later, on their
-            // successors.
+            // The recording ends even after an error: the blocks may have landed or not, but they will not
+            // land later, on their successors.
             self.state.lock().home.end_recording(id);
             written
         };
