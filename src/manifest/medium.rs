@@ -23,7 +23,7 @@ pub(crate) enum Medium {
 impl Medium {
     /// A device that has only to be read.
     pub(crate) fn to_read(device: &SharedDevice) -> Self {
-        Self::Hdd(Joint::of(Arc::clone(device)).1, Claim::default())
+        Self::Hdd(Joint::of(Arc::clone(device)), Claim::default())
     }
 
     /// The HDD, if it has the areas.

@@ -216,10 +216,10 @@ impl Devices {
         let OnHdd { bytes_max, .. } = self.config.options.manifest.on_hdd().unwrap_or_default();
         let create = self.config.creates();
         let hdd = self.open_own(&self.config.hdd_place(), "hdd.vol", "hdd", create).await?;
-        let (hdd, joint) = Joint::of(hdd);
+        let joint = Joint::of(hdd);
         // The manifest is not behind the fence: a save keeps the locks until it ends, and a failed flush must
         // be recorded even when the store was dropped meanwhile (I14). No save begins after the drop (I18).
-        let hdd = self.ownership.guard(hdd);
+        let hdd = self.ownership.guard_joint(&joint);
         let claim = hdd.claim().unwrap_or_default();
         let areas = Areas::new(Medium::Hdd(joint, claim), bytes_max);
         Ok((Arc::new(ManifestStore::areas(areas, Saver::of_tasks(Handle::current()))), Some(hdd)))

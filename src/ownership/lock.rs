@@ -20,7 +20,7 @@
 use super::held_dir::{At, HeldDir};
 use crate::error::OpenError;
 use pagetier_devio::files::Identity;
-use pagetier_devio::{Fence, InFlight, Kept, Occupied, Owner, SharedDevice};
+use pagetier_devio::{Fence, InFlight, Joint, Kept, Occupied, Owner, SharedDevice};
 use parking_lot::Mutex;
 use rustix::fs::{FileType, FlockOperation, OFlags};
 use rustix::io::Errno;
@@ -209,6 +209,11 @@ impl Ownership {
     /// The device behind the ownership's fence: no operation begins once the store has been dropped.
     pub(crate) fn guard(&self, device: SharedDevice) -> SharedDevice {
         self.fence.guard(device)
+    }
+
+    /// The first user's view of a device with two users, behind the ownership's fence.
+    pub(crate) fn guard_joint(&self, joint: &Arc<Joint>) -> SharedDevice {
+        self.fence.guard_joint(joint)
     }
 
     /// Takes `device` exclusively for this store, along with the file or block device at `path`, if given.
