@@ -1,7 +1,7 @@
 //! What the store records of itself: the manifest, and the HDD's superblock. What is recorded, how it is
 //! encoded, and how a file of it is replaced; when to record, the callers decide.
 //!
-//! Begin with `contents` (the manifest), then `manifest_store` (where it lies), `areas` (how a save survives a
+//! Begin with `contents` (the manifest), then `manifest_store` (where it is), `areas` (how a save survives a
 //! crash), `file` (how a file gets its name) and `tail` (how a small change is appended).
 
 mod apply;

@@ -22,7 +22,7 @@ pub struct Headroom {
     /// Free space in the file system of the SSD's (or the ring's) file; `None` if it is not a file.
     pub ssd_free_bytes: Option<u64>,
     /// Names what is below [`Builder::low_room`](crate::Builder::low_room): `pages` (space for new pages, on
-    /// the HDD and in its file system), `directory`, `ssd` (unless all blocks of its file are already allocated).
+    /// the HDD and in its file system), `directory`, `ssd` (unless all blocks of its file are allocated).
     pub low: Vec<String>,
 }
 

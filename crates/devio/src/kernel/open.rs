@@ -84,8 +84,8 @@ pub fn open_file_at(
 }
 
 /// Has btrfs overwrite the blocks of an empty file in place. Otherwise every overwrite needs free blocks for
-/// a copy, which a full disk does not have. The file loses the file system's checksums, for which the callers have
-/// their own. Does nothing on other file systems.
+/// a copy, which a full disk does not have. The file loses the file system's checksums, for which the callers
+/// have their own. Does nothing on other file systems.
 pub fn overwrite_in_place(file: impl AsFd) {
     if let Some(flags) = copied_on_write(&file)
         && let Err(error) = rustix::fs::ioctl_setflags(&file, flags | IFlags::NOCOW)

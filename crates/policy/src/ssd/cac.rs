@@ -428,8 +428,7 @@ impl SlotPolicy for Cac {
     }
 
     fn set_costs(&mut self, costs: Costs) {
-        // The benefits in the zone were computed with the old costs; compared with new ones, all would look
-        // cheap or all dear.
+        // Compared with benefits by the new costs, those in the zone would all look cheap, or all dear.
         let before = std::mem::replace(&mut self.estimate.costs, costs);
         let (zone, now) = self.zone();
         zone.reprice(&before, &costs, now);
@@ -464,9 +463,7 @@ impl SlotReport for Cac {
             return Err(format!("{surplus} records above the outqueue's capacity"));
         }
         self.zone.validate(|slot| self.stats.in_slot(slot).is_some())?;
-        self.estimate
-            .groups
-            .as_ref()
-            .map_or(Ok(()), |groups| groups.validate(self.stats.live().map(|(_, record)| record)))
+        let live = self.stats.live().map(|(_, record)| record);
+        self.estimate.groups.as_ref().map_or(Ok(()), |groups| groups.validate(live))
     }
 }

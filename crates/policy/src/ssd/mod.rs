@@ -56,8 +56,6 @@ pub enum Verdict {
 /// [`SlotPolicy::wrote`] (cleaned), [`SlotPolicy::left_pool`]; independently, [`SlotPolicy::inserted`] and
 /// [`SlotPolicy::removed`] for its SSD slot. The outqueue, if the policy has one, remembers pages that are
 /// neither buffered nor on the SSD.
-///
-/// Statistics and the checks of tests are in [`SlotReport`].
 pub trait SlotPolicy: SlotReport + Send + Sync + std::fmt::Debug {
     /// Offers the store's own table of which page is in which slot, so that the policy need not have one.
     /// Called at most once, before any other event. The store puts `page` into `slot` there before it calls
@@ -107,8 +105,7 @@ pub trait SlotPolicy: SlotReport + Send + Sync + std::fmt::Debug {
         self.left_pool(page, Millis(0));
     }
 
-    /// Reports that the newer version of `page` in `slot` was copied to the HDD ahead of its eviction.
-    /// Policies that do not distinguish clean slots from dirty ones ignore it.
+    /// Reports that the newer version of `page` in `slot` was copied home before eviction. Default: ignored.
     fn copied_home(&mut self, _page: PageId, _slot: SlotId) {}
 
     /// Reports that `page` lost its SSD copy: if `evicted`, to make room (the page enters the outqueue unless

@@ -20,8 +20,7 @@ pub struct GroupStats {
     pub pages: u64,
 }
 
-/// A policy's counts of one page since tracking began (2013 paper, section 5.1), by the page's home at the
-/// time.
+/// A policy's counts of a page since tracking began (2013 paper, section 5.1), by its home at the time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
 #[non_exhaustive]
 pub struct PageCounts {
@@ -39,8 +38,7 @@ pub struct PageCounts {
     pub writes_ssd: u64,
 }
 
-/// Reports of a [`SlotPolicy`](crate::SlotPolicy) about itself, for statistics and tests. Each has a default:
-/// for a policy without tables, `impl SlotReport for Own {}` suffices.
+/// Reports of a [`SlotPolicy`](crate::SlotPolicy) about itself, for statistics and tests.
 pub trait SlotReport {
     /// The anticipated benefit of having `page` on the SSD, in milliseconds over the measurement interval
     /// (equation 2), if the policy estimates benefits and tracks the page.
@@ -73,7 +71,7 @@ pub trait SlotReport {
         None
     }
 
-    /// The memory that the policy's tables take, in bytes. Default: 0, for a policy without tables.
+    /// The memory that the policy's tables take, in bytes. Default: 0, for a policy that has none.
     fn memory_bytes(&self) -> usize {
         0
     }

@@ -178,10 +178,8 @@ impl SlotReport for Lru2 {
     fn validate(&self) -> Result<(), String> {
         self.slots.validate()?;
         let later = |history: &History| history.before >= history.last || history.last >= self.next;
-        match self.slots.occupied().find(|(.., history)| later(history)) {
-            Some((slot, page, history)) => Err(format!("{slot:?} with page {page}: {history:?}")),
-            None => Ok(()),
-        }
+        let bad = self.slots.occupied().find(|(.., history)| later(history));
+        bad.map_or(Ok(()), |(slot, page, history)| Err(format!("{slot:?} with page {page}: {history:?}")))
     }
 }
 

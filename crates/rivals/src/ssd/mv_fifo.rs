@@ -204,9 +204,7 @@ impl<const DOUBLEWRITE: bool> SlotReport for VersionQueue<DOUBLEWRITE> {
     fn validate(&self) -> Result<(), String> {
         self.versions.validate()?;
         let void = self.oldest_first().find(|&slot| self.versions.page(slot).is_none());
-        if void.is_some() || self.versions.occupied().count() != self.order.len() {
-            return Err(format!("{} versions queued; void {void:?}", self.order.len()));
-        }
-        Ok(())
+        let sound = void.is_none() && self.versions.occupied().count() == self.order.len();
+        if sound { Ok(()) } else { Err(format!("{} versions queued; void {void:?}", self.order.len())) }
     }
 }

@@ -304,7 +304,8 @@ impl Core {
                     self.ssd_flushed(flush.flush_if_needed(flush.next()).await)?;
                 }
                 Flushed::Hdd => {
-                    self.hdd_flushed(self.hdd_flush.flush_if_needed(self.hdd_flush.next()).await)?
+                    let flush = &self.hdd_flush;
+                    self.hdd_flushed(flush.flush_if_needed(flush.next()).await)?;
                 }
             }
         }

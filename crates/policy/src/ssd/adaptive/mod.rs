@@ -316,8 +316,7 @@ impl SlotReport for Adaptive {
     }
 
     fn choice(&self) -> Option<PolicyChoice> {
-        let names = SETTINGS.map(|setting| setting.name);
-        Some(self.chooser.choice(names))
+        Some(self.chooser.choice(SETTINGS.map(|setting| setting.name)))
     }
 
     fn memory_bytes(&self) -> usize {

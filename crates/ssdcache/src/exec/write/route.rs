@@ -86,9 +86,7 @@ impl DirtyWrite<'_> {
                 left.into_iter().for_each(|d| self.end(d.page, d.image, Err(refusal.clone()), None));
                 return;
             }
-            if let Some(refused) = self.refused
-                && core.refused_whole.load(Ordering::Acquire)
-            {
+            if let Some(refused) = self.refused.filter(|_| core.refused_whole.load(Ordering::Acquire)) {
                 // A slot may be free only after a write-back, which is refused.
                 refused.lock().extend(left);
                 return;
@@ -187,18 +185,12 @@ impl DirtyWrite<'_> {
         self.write_pages_home(again.into_inner(), displaced).await;
     }
 
-    /// Reports that the write of `page` has ended.
-    fn end(
-        &self,
-        page: PageId,
-        image: IoBuf,
-        result: Result<Location, TierError>,
-        displaced: Option<PageId>,
-    ) {
+    /// Reports that the write of `page` has ended, by which `over` lost its copy.
+    fn end(&self, page: PageId, image: IoBuf, result: Result<Location, TierError>, over: Option<PageId>) {
         if result.is_ok() {
             self.core.homes.written(page);
         }
-        (self.done)(WrittenPage { page, result, displaced: Displaced(displaced), image });
+        (self.done)(WrittenPage { page, result, displaced: Displaced(over), image });
     }
 }
 
