@@ -427,6 +427,10 @@ impl SlotPolicy for Cac {
         zone.next_victims(n, now, out);
     }
 
+    fn benefit(&self, page: PageId) -> Option<f64> {
+        self.stats.get_by_page(page).map(|record| self.estimate.benefit(record))
+    }
+
     fn set_costs(&mut self, costs: Costs) {
         // Compared with benefits by the new costs, those in the zone would all look cheap, or all dear.
         let before = std::mem::replace(&mut self.estimate.costs, costs);
@@ -436,10 +440,6 @@ impl SlotPolicy for Cac {
 }
 
 impl SlotReport for Cac {
-    fn benefit(&self, page: PageId) -> Option<f64> {
-        self.stats.get_by_page(page).map(|record| self.estimate.benefit(record))
-    }
-
     fn counts(&self, page: PageId) -> Option<PageCounts> {
         self.stats.get_by_page(page).map(|record| record.kept.counts())
     }

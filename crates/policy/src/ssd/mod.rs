@@ -166,6 +166,12 @@ pub trait SlotPolicy: SlotReport + Send + Sync + std::fmt::Debug {
         false
     }
 
+    /// The anticipated benefit of having `page` on the SSD, in milliseconds over the measurement interval
+    /// (equation 2). Without one (the default), the page gets no copy while a write budget is overdrawn.
+    fn benefit(&self, _page: PageId) -> Option<f64> {
+        None
+    }
+
     /// Sets new costs, from calibration or online measurement. Policies that do not use costs ignore it.
     fn set_costs(&mut self, _costs: Costs) {}
 }

@@ -40,13 +40,7 @@ pub struct PageCounts {
 
 /// Reports of a [`SlotPolicy`](crate::SlotPolicy) about itself, for statistics and tests.
 pub trait SlotReport {
-    /// The anticipated benefit of having `page` on the SSD, in milliseconds over the measurement interval
-    /// (equation 2), if the policy estimates benefits and tracks the page.
-    fn benefit(&self, _page: PageId) -> Option<f64> {
-        None
-    }
-
-    /// The counts of `page`, if it is tracked; CC counts no logical reads. For reports.
+    /// The counts of `page`, if it is tracked; CC counts no logical reads.
     fn counts(&self, _page: PageId) -> Option<PageCounts> {
         None
     }
@@ -56,7 +50,7 @@ pub trait SlotReport {
         Vec::new()
     }
 
-    /// The group of `page`, if the policy groups pages and tracks this one. For reports.
+    /// The group of `page`, if the policy groups pages and tracks this one.
     fn group_of(&self, _page: PageId) -> Option<GroupStats> {
         None
     }

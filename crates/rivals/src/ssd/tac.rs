@@ -141,6 +141,11 @@ impl SlotPolicy for Tac {
         true
     }
 
+    fn benefit(&self, page: PageId) -> Option<f64> {
+        let reads = self.reads.get(&region(page))?;
+        Some(*reads as f64 * self.costs.read_saving_ms() / f64::from(REGION_PAGES))
+    }
+
     fn set_costs(&mut self, costs: Costs) {
         let before = std::mem::replace(&mut self.costs, costs);
         let (slots, now) = self.slots();
@@ -149,11 +154,6 @@ impl SlotPolicy for Tac {
 }
 
 impl SlotReport for Tac {
-    fn benefit(&self, page: PageId) -> Option<f64> {
-        let reads = self.reads.get(&region(page))?;
-        Some(*reads as f64 * self.costs.read_saving_ms() / f64::from(REGION_PAGES))
-    }
-
     fn memory_bytes(&self) -> usize {
         self.slots.memory_bytes() + self.reads.capacity() * (size_of::<(PageId, u64)>() + 1)
     }

@@ -299,6 +299,11 @@ impl SlotPolicy for Adaptive {
         zone.next_victims(n, keys, out);
     }
 
+    fn benefit(&self, page: PageId) -> Option<f64> {
+        let tick = self.scale().tick;
+        self.pages.get_by_page(page).map(|record| record.kept.sum(SETTINGS[self.chooser.chosen].rate, tick))
+    }
+
     fn set_costs(&mut self, costs: Costs) {
         self.costs = costs;
         self.ghosts.set_costs(costs);
@@ -306,11 +311,6 @@ impl SlotPolicy for Adaptive {
 }
 
 impl SlotReport for Adaptive {
-    fn benefit(&self, page: PageId) -> Option<f64> {
-        let tick = self.scale().tick;
-        self.pages.get_by_page(page).map(|record| record.kept.sum(SETTINGS[self.chooser.chosen].rate, tick))
-    }
-
     fn choice_changes(&self) -> u64 {
         self.chooser.changes()
     }
