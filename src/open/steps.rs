@@ -117,7 +117,7 @@ impl Builder {
         let ssd = devices.take_ssd(ssd, &prepared.layout);
         let lost = config.what_is_lost(&manifest, &prepared);
         config.check_log(gate.as_deref(), &manifest, lost.as_ref())?;
-        // Before the manifest is saved, since a pool too small must refuse the open, not end it half-way.
+        // Check the pool before the manifest is saved: one too small must refuse the open, not cut it short.
         let params = config.pool_params(page_size, &prepared.layout)?;
         let was_clean = manifest.is_clean();
         let mut meta =

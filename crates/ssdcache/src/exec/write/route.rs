@@ -237,8 +237,8 @@ impl Core {
         written.failed.into_iter().for_each(|failed| self.give_back(failed.image));
     }
 
-    /// Writes images to their slots, of `write` or copies. Returns those whose slots back their home writes,
-    /// and those that failed.
+    /// Writes images to their slots, for `write` or (`None`) as copies. Returns those whose slots back their
+    /// home writes, and those that failed.
     async fn write_slots(
         &self,
         slots: Vec<(Ticket, IoBuf, Lsn)>,

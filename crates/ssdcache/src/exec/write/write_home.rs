@@ -330,8 +330,8 @@ impl Core {
         join_all(writes).await.into_iter().try_for_each(|done| done.result)
     }
 
-    /// Step 3: the home writes. Pages that were given up meanwhile are not written. Returns the pages that
-    /// the next flush of the HDD does not make durable.
+    /// Step 3: the home writes. Pages that were given up meanwhile are not written. Returns the pages for
+    /// which the next flush of the HDD must not count.
     pub(super) async fn write_in_place(
         &self,
         backing: Backing,
