@@ -15,8 +15,8 @@
 use pagetier::device::{MemoryDevice, SharedDevice};
 use pagetier::policy::{
     Access, Catalogue, Cause, CleanReason, FrameId, FramePolicy, FramePolicyParams, Millis,
-    PoolPolicyFactory, SlotId, SlotPolicy, SlotPolicyParams, SsdPolicyFactory, Verdict, ZonePercent,
-    register,
+    PoolPolicyFactory, SlotId, SlotPolicy, SlotPolicyParams, SlotReport, SsdPolicyFactory, Verdict,
+    ZonePercent, register,
 };
 use pagetier::{Location, PageId, PageStore, PoolPolicy, SsdPolicy};
 use std::collections::BTreeMap;
@@ -147,7 +147,9 @@ impl SlotPolicy for Fifo {
     fn next_victims(&mut self, n: usize, _now: Millis, out: &mut Vec<SlotId>) {
         out.extend(self.zone.iter().take(n));
     }
+}
 
+impl SlotReport for Fifo {
     fn memory_bytes(&self) -> usize {
         self.queue.len() * size_of::<(u64, (PageId, SlotId), PageId, u64)>()
     }

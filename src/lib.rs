@@ -162,7 +162,8 @@ pub mod policy {
     pub use pagetier_policy::{
         Access, Catalogue, Cause, CleanReason, FrameId, FramePolicy, FramePolicyParams, FrameState,
         GroupStats, GroupWidth, Millis, NotANumber, PageCounts, PolicyChoice, PoolPolicyFactory, SlotId,
-        SlotPolicy, SlotPolicyParams, SsdPolicyFactory, UnknownPolicy, Verdict, ZonePercent, register,
+        SlotPolicy, SlotPolicyParams, SlotReport, SsdPolicyFactory, UnknownPolicy, Verdict, ZonePercent,
+        register,
     };
 }
 
@@ -194,7 +195,7 @@ pub mod stats {
 
 /// What more memory or SSD would save: [`PageStore::what_if`] and [`PageStore::trace`].
 pub mod what_if {
-    pub use crate::store::parts::{Estimates, Trace};
+    pub use crate::store::handles::{Estimates, Trace};
     pub use crate::tuning::what_if::WhatIfOptions;
     pub use pagetier_bufpool::TraceSummary;
     pub use pagetier_ghost::{SampleSummary, WhatIf, WhatIfCost};
@@ -225,11 +226,11 @@ pub use pagetier_ssdcache::{
 };
 pub use ssd::exchange::{DrainOptions, SsdEvents};
 pub use store::guards::{PageMut, PageRef, Scan};
+pub use store::handles::{HotSet, Policies, Spaces, Ssd};
 pub use store::owned::{OwnedPageMut, OwnedPageRef, OwnedScan};
 pub use store::page_store::PageStore;
 pub use store::pages::Pages;
-pub use store::parts::{HotSet, Policies, Spaces, Ssd};
-pub use store::whole::Loss;
+pub use store::store_wide::Loss;
 pub use volume::loss::{LostPages, SsdLoss};
 pub use volume::space_hints::SpaceHints;
 pub use volume::table::SpaceInfo;

@@ -159,7 +159,7 @@ impl Out {
         if to.symlink_metadata().is_ok() {
             return Err(BackupError::Exists { path: to });
         }
-        // Locked: of two that write one file, the second is refused.
+        // The lock refuses a second writer of the same file.
         let file = locked(&RealDir::working(), &partial).map_err(BackupError::io(&partial))?;
         let Some(file) = file else { return Err(BackupError::InTheWay { path: partial }) };
         file.set_len(0).map_err(BackupError::io(&partial))?;
@@ -188,7 +188,7 @@ impl Drop for Out {
         if let Some(partial) = &self.partial
             && let Err(error) = std::fs::remove_file(partial)
         {
-            tracing::warn!(path = %partial.display(), %error, "an unfinished file stays behind");
+            tracing::warn!(path = %partial.display(), %error, "an unfinished file could not be removed");
         }
     }
 }

@@ -123,7 +123,7 @@ fn remove_copy(at: &dyn Directory, name: &Path) -> io::Result<()> {
         is_one || name.ends_with(b".log") || name.starts_with(b"spare-")
     };
     if !names.iter().all(|name| is_of_log(name.as_bytes())) {
-        tracing::warn!(directory = %copy.path().display(), "it has files that are not of a log: it stays");
+        tracing::warn!(directory = %copy.path().display(), "the directory has files that are not a log's; it is left in place");
         return Ok(());
     }
     for name in names {

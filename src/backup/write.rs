@@ -187,7 +187,7 @@ impl Draft {
             if is_draft { emptied(file).map_err(BackupError::io(&partial)) } else { Ok(()) }
         });
         if let Err(error) = emptying.await {
-            tracing::warn!(error = %Causes(&error), "a backup that failed still takes room, until the next one");
+            tracing::warn!(error = %Causes(&error), "a backup that failed still takes disk space; the next backup removes it");
         }
     }
 

@@ -1,8 +1,8 @@
 //! The builder: options, and what is not plain data. It is consumed by the open (`open::steps`).
 
 use super::choices::{CostSource, Create, ManifestPlace, Place, millis};
-use super::frozen::Config;
 use super::options::{Options, option_table};
+use super::store_config::Config;
 use crate::manifest::memory::MemoryManifest;
 use crate::ownership::lock::ReadLocks;
 use pagetier_bufpool::LogGate;

@@ -75,9 +75,9 @@ macro_rules! option_table {
             /// the background. It does not remove log: ask
             /// [`PageStore::redo_from`](crate::PageStore::redo_from) what may be removed. Default: unbounded.
             redo_span_max(u64): Option<u64> = None;
-            /// The threshold of the low-room alarm: room is low when a file system that holds one of the
+            /// The threshold of the low-room alarm, which is raised when a file system that holds one of the
             /// store's files has fewer bytes free than this. For new pages, the unallocated part of the HDD
-            /// counts as free too. Opens and growths log a warning when room becomes low;
+            /// counts as free too. Opens and growths log a warning when free space becomes low;
             /// [`Stats::room`](crate::stats::Stats::room) reports it at any time. 0 disables the alarm.
             /// Default: 256 MiB.
             low_room(u64) ["bytes::read"]: u64 = 256 << 20;

@@ -112,7 +112,7 @@ pub enum OpenError {
     DeviceInUse {
         /// Its path, or the name of a ready-made device.
         device: PathBuf,
-        /// What uses it.
+        /// The user of the device.
         why: String,
     },
     /// The manifest cannot be read.
@@ -175,7 +175,7 @@ pub enum OpenError {
     },
     /// A device is older than the manifest: an older copy of it was put in its place.
     #[error(
-        "{device}: it is an older copy of this store's {tier}, which last took part in opening {opened} \
+        "{device}: it is an older copy of this store's {tier}, which last took part in open {opened} \
          (last close: {closed}); the store's last open was {last} (last close: {last_closed}): put the \
          current {tier} back{}",
         if *.tier == "HDD" { "" } else { ", or accept the loss" }
@@ -196,7 +196,7 @@ pub enum OpenError {
     },
     /// The manifest is older than a device: the store's directory was restored from an older copy.
     #[error(
-        "the manifest is older than {device}: that {tier} took part in opening {opened}, the manifest knows \
+        "the manifest is older than {device}: that {tier} took part in open {opened}, the manifest knows \
          of {known}; put the newest manifest back, or a copy of all devices that is as old as it"
     )]
     StaleManifest {
@@ -319,13 +319,13 @@ pub enum Error {
         /// The space that cannot grow further.
         space: SpaceId,
     },
-    /// The page's number is too far beyond the room of its space: a wrong number would take the whole disk.
+    /// The page's number is too far beyond its space's extents: a wrong number would fill the whole disk.
     /// [`Builder::page_gap_max`](crate::Builder::page_gap_max) sets how far it may be. Nothing was taken.
-    #[error("page {page} is {gap} pages beyond the room of its space; at most {gap_max} may be skipped")]
+    #[error("page {page} is {gap} pages beyond the space allocated to it; at most {gap_max} may be skipped")]
     PageGap {
         /// The page that was asked for.
         page: PageId,
-        /// The number of pages between the space's room and the page.
+        /// The number of pages between the end of the space's extents and the page.
         gap: u64,
         /// The maximum, as the options set it.
         gap_max: u32,

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, HotSetError};
 use crate::store::background::{blocking, put_file};
-use crate::store::parts::HotSet;
+use crate::store::handles::HotSet;
 use crate::store::shared::Shared;
 use pagetier_page::{PageId, SpaceId};
 use std::fmt::Write as _;

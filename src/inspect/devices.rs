@@ -3,14 +3,14 @@
 
 use crate::config::builder::Builder;
 use crate::config::choices::Place;
-use crate::config::frozen::Config;
+use crate::config::store_config::Config;
 use crate::error::OpenError;
 use crate::manifest::contents::{Manifest, SpaceRecord};
 use crate::manifest::extents::{EXTENT_PAGES, HOLE};
 use crate::manifest::id::id_text;
 use crate::manifest::superblock::{HddSuperblock, SUPERBLOCK_BYTES};
 use crate::open::caveats::{self, Caveat};
-use crate::store::hdd_ring::HddRing;
+use crate::volume::hdd_ring::HddRing;
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, OpenOptions, SharedDevice};
 use pagetier_page::{PageSize, StoreSeed};
 use pagetier_ssdcache::{
@@ -120,7 +120,7 @@ pub struct HddInspection {
     pub ours: bool,
 }
 
-/// What stands in the place of a superblock.
+/// State of a superblock's location.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -144,7 +144,7 @@ pub enum SuperblockState {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct SuperblockInspection {
-    /// What stands there.
+    /// The state of this copy.
     pub state: SuperblockState,
     /// The id of the store that it belongs to.
     pub store: Option<String>,
@@ -555,7 +555,7 @@ impl Display for Inspection {
 impl Display for HddInspection {
     fn fmt(&self, f: &mut Formatter<'_>) -> Shown {
         let ours = if self.ours { "" } else { ": NOT THIS STORE'S" };
-        // Said beside the numbers, since this store will refuse to open.
+        // Say it beside the numbers, since this store will refuse to open.
         let short = if self.bytes < self.needed_bytes { ": TOO SHORT" } else { "" };
         writeln!(f, "hdd       {}{ours}", self.device)?;
         writeln!(

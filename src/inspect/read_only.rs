@@ -6,10 +6,10 @@
 
 use crate::config::builder::Builder;
 use crate::config::choices::{Create, OnHdd, Place};
-use crate::config::frozen::Config;
+use crate::config::store_config::Config;
 use crate::error::OpenError;
 use crate::manifest::areas::Areas;
-use crate::manifest::kept::ManifestStore;
+use crate::manifest::manifest_store::ManifestStore;
 use crate::manifest::medium::Medium;
 use crate::manifest::memory::MemoryManifest;
 use crate::manifest::saver::Saver;

@@ -82,8 +82,8 @@ pub(crate) struct Manifest {
     /// The ids of the last backups, the newest last: a backup continues only one of these.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) backups: Vec<String>,
-    /// What failed flushes left unverified. [`ManifestStore`](super::kept::ManifestStore) maintains it and
-    /// ignores a caller's value.
+    /// What failed flushes left unverified.
+    /// [`ManifestStore`](super::manifest_store::ManifestStore) maintains it and ignores a caller's value.
     #[serde(rename = "unproved", default, skip_serializing_if = "Option::is_none")]
     pub(crate) unverified: Option<UnverifiedRecord>,
     pub(crate) next_space: u32,

@@ -1,4 +1,4 @@
-//! What has the two areas of a manifest: the HDD behind its superblock, or a file of the store's directory.
+//! The medium of a manifest's two areas: the HDD behind its superblock, or a file of the store's directory.
 
 use super::file::ManifestFile;
 use super::superblock::{AREA_UNIT, HEAD_BYTES};
@@ -23,7 +23,7 @@ pub(crate) enum Medium {
 impl Medium {
     /// A device that has only to be read.
     pub(crate) fn to_read(device: &SharedDevice) -> Self {
-        Self::Hdd(Joint::of(Arc::clone(device)).1, Claim::default())
+        Self::Hdd(Joint::of(Arc::clone(device)), Claim::default())
     }
 
     /// The HDD, if it has the areas.

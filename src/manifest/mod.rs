@@ -1,7 +1,7 @@
 //! What the store records of itself: the manifest, and the HDD's superblock. What is recorded, how it is
 //! encoded, and how a file of it is replaced; when to record, the callers decide.
 //!
-//! Begin with `contents` (the manifest), then `kept` (where it is kept), `areas` (how a save survives a
+//! Begin with `contents` (the manifest), then `manifest_store` (where it is), `areas` (how a save survives a
 //! crash), `file` (how a file gets its name) and `tail` (how a small change is appended).
 
 mod apply;
@@ -11,7 +11,7 @@ pub(crate) mod contents;
 pub(crate) mod extents;
 pub(crate) mod file;
 pub(crate) mod id;
-pub(crate) mod kept;
+pub(crate) mod manifest_store;
 pub(crate) mod medium;
 pub(crate) mod memory;
 pub(crate) mod only_copies;

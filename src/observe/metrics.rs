@@ -59,7 +59,7 @@ async fn publish_periodically(shared: Weak<Shared>, name: String, every: Duratio
     loop {
         tokio::time::sleep(every).await;
         let (Some(shared), name) = (shared.upgrade(), name.clone()) else { return };
-        // Not on a worker thread of the runtime: the recorder stores latencies one by one, and there may be
+        // Keep the runtime's worker threads free: the recorder stores latencies one by one, and there may be
         // millions.
         let published = tokio::task::spawn_blocking(move || publish(&name, &shared, false));
         if let Err(error) = published.await {
@@ -85,22 +85,22 @@ fn describe() {
     describe_counter!("pagetier_device_busy_seconds_total", "Whole seconds with an operation in flight");
     describe_counter!("pagetier_device_errors_total", "Operations that failed for good");
     describe_counter!("pagetier_device_retries_total", "Repeated attempts");
-    describe_gauge!("pagetier_unallocated_bytes", "Room for new pages before the HDD has to grow");
-    describe_gauge!("pagetier_free_bytes", "Free room in the file systems of the store's files");
-    describe_gauge!("pagetier_low_room", "The number of kinds of room that are below the threshold");
+    describe_gauge!("pagetier_unallocated_bytes", "Free space for new pages before the HDD has to grow");
+    describe_gauge!("pagetier_free_bytes", "Free space in the file systems of the store's files");
+    describe_gauge!("pagetier_low_room", "Free-space values that are below the threshold");
     describe_histogram!("pagetier_device_latency_seconds", "Latency of operations since the export began");
 }
 
 /// Publishes everything once; `begins` if it is the first time in this export.
 fn publish(store: &str, shared: &Shared, begins: bool) {
-    // Locked before the figures are read: older figures after newer ones would look like a restart.
+    // Lock before reading the figures: older ones after newer ones would look like a restart.
     let published = &mut shared.published.lock();
     let stats = Stats::of(shared);
     let mut counters = Counters { store, begins, published };
     publish_stats(&mut counters, &stats.summary());
     publish_device(&mut counters, "hdd", &stats.hdd_device);
     publish_device(&mut counters, "ssd", &stats.ssd_device);
-    // Listed in the manifest until the engine acknowledges the loss, so it outlives an open.
+    // The manifest lists them until the engine acknowledges the loss, so the count outlives an open.
     let lost = shared.loss.lock().as_ref().map_or(0, |loss| loss.pages());
     gauge!("pagetier_lost_pages", "store" => store.to_owned()).set(lost as f64);
 }

@@ -115,7 +115,7 @@ fn ssd(f: &mut Formatter<'_>, summary: &SsdSummary) -> Result {
 }
 
 fn room(f: &mut Formatter<'_>, r: &Headroom) -> Result {
-    write!(f, "room    {} before the HDD grows", bytes(r.unallocated_bytes))?;
+    write!(f, "free    {} before the HDD grows", bytes(r.unallocated_bytes))?;
     let files = [("HDD", r.hdd_free_bytes), ("directory", r.directory_free_bytes), ("SSD", r.ssd_free_bytes)];
     for (what, free) in files {
         if let Some(free) = free {

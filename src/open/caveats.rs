@@ -1,8 +1,8 @@
-//! What a store does not promise, as it is configured and where it is. The log of an open and
-//! [`Builder::inspect`](crate::Builder::inspect) say it; `docs/operating.md` has the systems in one table.
+//! Guarantees that a configuration or system does not provide. The log of an open and
+//! [`Builder::inspect`](crate::Builder::inspect) name them; `docs/operating.md` has the systems in one table.
 
 use super::file_system;
-use crate::config::frozen::Config;
+use crate::config::store_config::Config;
 use crate::store::shared::Shared;
 use pagetier_ssdcache::SsdMode;
 use rustix::process::{Resource, getrlimit};
@@ -14,8 +14,8 @@ const KERNEL_MIN: (u32, u32) = (5, 11);
 /// The descriptors that a process needs for a store, a backup and its engine's own files.
 const FILES_MIN: u64 = 256;
 
-/// Something that a store does not promise. `docs/RELIABILITY.md` has the promises, and what no store
-/// promises.
+/// A guarantee that a store does not provide. `docs/RELIABILITY.md` has those that it does, and those that
+/// no store provides.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -68,14 +68,14 @@ impl fmt::Display for Caveat {
                  use ext4, xfs or btrfs"
             }
             Self::Kernel => "a kernel that is not supported: use Linux 5.11 or later",
-            Self::FewFiles => "few open files (ulimit -n): a backup or another store may find none left; 256 do",
+            Self::FewFiles => "few open files (ulimit -n): a backup or another store may run out; allow 256",
             Self::FileSize => "files end at a limit (ulimit -f): growth beyond it fails",
             Self::AddressSpace => "the address space is limited (ulimit -v): the pool cannot grow",
         })
     }
 }
 
-/// What the kernel and the limits of this process leave unpromised.
+/// The guarantees that the kernel and the limits of this process prevent.
 pub(crate) fn of_system() -> Vec<Caveat> {
     let limit = |resource| getrlimit(resource).current;
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
@@ -118,7 +118,7 @@ impl Config {
     }
 }
 
-/// What the configuration of a store leaves unpromised.
+/// The guarantees that the configuration of a store gives up.
 pub(crate) fn of_store(has_ring: bool, ssd_alone: bool, other_file_system: bool) -> Vec<Caveat> {
     let found =
         [(!has_ring, Caveat::NoRing), (ssd_alone, Caveat::SsdAlone), (other_file_system, Caveat::FileSystem)];
@@ -126,7 +126,7 @@ pub(crate) fn of_store(has_ring: bool, ssd_alone: bool, other_file_system: bool)
 }
 
 impl Shared {
-    /// What this open does not promise, for the log: names with blanks between them.
+    /// The guarantees that this open does not provide, for the log: names with blanks between them.
     pub(super) fn not_promised(&self) -> String {
         let ssd_alone = self.tier.slots() > 0 && self.tier.mode() == SsdMode::WriteBack;
         let mut all = of_store(self.tier.has_ring(), ssd_alone, self.config.is_on_other_file_system());

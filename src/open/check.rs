@@ -2,7 +2,7 @@
 //! do, and what is lost, otherwise.
 
 use super::blank::refuse_data;
-use crate::config::frozen::Config;
+use crate::config::store_config::Config;
 use crate::error::OpenError;
 use crate::manifest::areas;
 use crate::manifest::contents::Manifest;

@@ -14,16 +14,16 @@
 use super::check::PreparedSsd;
 use crate::config::calibrate::calibrate;
 use crate::config::choices::CostSource;
-use crate::config::frozen::Config;
+use crate::config::store_config::Config;
 use crate::error::{Error, OpenError};
 use crate::manifest::contents::Manifest;
 use crate::manifest::id::id_text;
-use crate::manifest::kept::ManifestStore;
+use crate::manifest::manifest_store::ManifestStore;
 use crate::manifest::only_copies::OnlyCopies;
 use crate::manifest::superblock::HddSuperblock;
 use crate::ownership::lock::Ownership;
-use crate::store::manifest_state::ManifestState;
-use crate::store::unverified::InManifest;
+use crate::store::record::manifest_state::ManifestState;
+use crate::store::record::unverified::InManifest;
 use pagetier_devio::{DeviceError, IoOp, SharedDevice};
 use pagetier_page::PageSize;
 use pagetier_ssdcache::{OldRing, OpeningMarks, Superblock, Unverified, format, mark};
@@ -48,8 +48,8 @@ impl Config {
     ) -> Result<ManifestState, OpenError> {
         let fresh = manifest.is_unused();
         let mut meta = ManifestState::new(Arc::clone(manifests), manifest, Arc::clone(ownership));
-        // Before the save: it continues if the open is dropped, and without the lock's file it would race
-        // with that of the next open.
+        // Keep the lock's file before the save, which continues if the open is dropped: without the file it
+        // would race with the save of the next open.
         let created = ownership.keep_created();
         // The ids must be durable before a device bears them: after a crash in between, the retry would find
         // devices of a store that it does not know (I20).
@@ -82,8 +82,8 @@ impl Config {
             costs_ms = self.measured(&meta.manifest, hdd, ssd, prepared, page_size).await?;
         }
         let begin = |manifest: &mut Manifest| {
-            // Before anything is written under it: a second open that wrote stamps of the same epoch would
-            // make recovery choose between two versions at random (I11).
+            // Save the epoch before anything is written under it: a second open that wrote stamps of the same
+            // epoch would make recovery choose between two versions at random (I11).
             manifest.epoch += 1;
             manifest.costs_ms = costs_ms.or_else(|| manifest.costs_ms.take());
             if let Some(superblock) = formatted {

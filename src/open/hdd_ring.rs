@@ -1,7 +1,7 @@
-//! Where the ring of a store is, if it is on the HDD (`store/hdd_ring.rs`).
+//! Where the ring of a store is, if it is on the HDD (`volume/hdd_ring.rs`).
 
-use crate::config::frozen::Config;
 use crate::config::sizes::{RING_PAGES, ring_pages_for};
+use crate::config::store_config::Config;
 use crate::error::OpenError;
 use crate::manifest::contents::Manifest;
 use crate::open::caveats::Caveat;

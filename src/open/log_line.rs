@@ -1,7 +1,7 @@
 //! The log line of an open: the back ends, the sizes, and what recovery found.
 
 use super::file_system;
-use crate::config::frozen::Config;
+use crate::config::store_config::Config;
 use crate::store::devices::Devices;
 use crate::store::shared::Shared;
 use pagetier_devio::{Backend, DirectIo, Opened};

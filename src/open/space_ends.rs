@@ -1,6 +1,6 @@
 //! Finds the ends of the spaces after a crash.
 
-use crate::config::frozen::Config;
+use crate::config::store_config::Config;
 use crate::error::OpenError;
 use crate::volume::table::{EXTENT_PAGES, SpaceInfo, Volume};
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, SharedDevice};

@@ -3,15 +3,15 @@
 use super::check::MANIFEST;
 use crate::config::builder::Builder;
 use crate::config::choices::{CostSource, OnHdd, Place};
-use crate::config::frozen::Config;
 use crate::config::sizes::{COST_POINTS_MAX, RING_PAGES, pool_for, ring_pages_for, tables_bytes};
+use crate::config::store_config::Config;
 use crate::error::OpenError;
 use crate::manifest::areas::Areas;
 use crate::manifest::changes::Change;
 use crate::manifest::contents::Manifest;
 use crate::manifest::file::{FILE, SPARE};
 use crate::manifest::id::{id_text, new_id};
-use crate::manifest::kept::ManifestStore;
+use crate::manifest::manifest_store::ManifestStore;
 use crate::manifest::medium::Medium;
 use crate::manifest::saver::{Saver, in_thread};
 use crate::manifest::superblock::{AREA_BYTES_MAX, AREA_UNIT};
@@ -20,10 +20,10 @@ use crate::ownership::held_dir::HeldDir;
 use crate::ownership::lock::{Leave, Ownership};
 use crate::store::devices::Devices;
 use crate::store::lease::{Lease, Owner};
-use crate::store::manifest_state::ManifestState;
 use crate::store::page_store::PageStore;
+use crate::store::record::manifest_state::ManifestState;
+use crate::store::record::unverified::InManifest;
 use crate::store::shared::Shared;
-use crate::store::unverified::InManifest;
 use crate::volume::table::{SpaceInfo, Volume};
 use pagetier_bufpool::{Pool, PoolParams};
 use pagetier_devio::files::{RealDir, create_durably};
@@ -117,7 +117,7 @@ impl Builder {
         let ssd = devices.take_ssd(ssd, &prepared.layout);
         let lost = config.what_is_lost(&manifest, &prepared);
         config.check_log(gate.as_deref(), &manifest, lost.as_ref())?;
-        // Before the manifest is saved, since a pool too small must refuse the open, not end it half-way.
+        // Check the pool before the manifest is saved: one too small must refuse the open, not cut it short.
         let params = config.pool_params(page_size, &prepared.layout)?;
         let was_clean = manifest.is_clean();
         let mut meta =
@@ -182,7 +182,7 @@ impl Builder {
 
     fn check_options(&self) -> Result<(), OpenError> {
         let options = &self.config.options;
-        // All of it before the first lock: a wrong option must not even create the directory.
+        // Check all options before the first lock: a wrong one must not even create the directory.
         options.page_bytes.map(PageSize::new).transpose()?;
         self.check_policies()?;
         let bad = |option, why: String| Err(OpenError::BadOption { option, why });
@@ -216,10 +216,10 @@ impl Devices {
         let OnHdd { bytes_max, .. } = self.config.options.manifest.on_hdd().unwrap_or_default();
         let create = self.config.creates();
         let hdd = self.open_own(&self.config.hdd_place(), "hdd.vol", "hdd", create).await?;
-        let (hdd, joint) = Joint::of(hdd);
-        // Not behind the fence: a save keeps the locks until it ends, and that a flush failed must be
-        // recorded even when the store was dropped meanwhile (I14). No save begins after the drop (I18).
-        let hdd = self.ownership.guard(hdd);
+        let joint = Joint::of(hdd);
+        // The manifest is not behind the fence: a save keeps the locks until it ends, and a failed flush must
+        // be recorded even when the store was dropped meanwhile (I14). No save begins after the drop (I18).
+        let hdd = self.ownership.guard_joint(&joint);
         let claim = hdd.claim().unwrap_or_default();
         let areas = Areas::new(Medium::Hdd(joint, claim), bytes_max);
         Ok((Arc::new(ManifestStore::areas(areas, Saver::of_tasks(Handle::current()))), Some(hdd)))
@@ -264,8 +264,8 @@ impl Devices {
             let why = "a store without a directory needs a path or a ready-made device".into();
             return Err(OpenError::BadOption { option, why });
         };
-        // Before it is locked: a file that is given twice would be locked against itself, and reported as in
-        // use by another store.
+        // Compare before locking: a file that is given twice would be locked against itself, and reported as
+        // in use by another store.
         self.in_use.lock().used.refuse_twice(&at, option)?;
         let options = OpenOptions {
             direct: self.config.options.direct_io,
@@ -275,8 +275,8 @@ impl Devices {
             kept: Some(Arc::new(self.ownership.present()) as Kept),
             ..OpenOptions::default()
         };
-        // Not on the runtime's thread: a file system may take as long as it likes, and a running store goes
-        // on while its SSD is replaced.
+        // Open on a thread of its own: a file system may take as long as it likes, and a running store
+        // continues while its SSD is replaced.
         let (ownership, place, runtime) = (Arc::clone(&self.ownership), at.clone(), Handle::current());
         let opening = move || {
             // Its reactor reaps the device's completions.
@@ -449,7 +449,7 @@ impl Config {
             });
         }
         let held = self.held_directory(ownership)?;
-        // Before anything is written: the lock is a file.
+        // Look for a manifest before anything is written: the lock is a file.
         let found = held.identity_of(FILE);
         if self.options.manifest.is_on_hdd() {
             if !matches!(found, Ok(None)) {

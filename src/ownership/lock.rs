@@ -20,7 +20,7 @@
 use super::held_dir::{At, HeldDir};
 use crate::error::OpenError;
 use pagetier_devio::files::Identity;
-use pagetier_devio::{Fence, InFlight, Kept, Occupied, Owner, SharedDevice};
+use pagetier_devio::{Fence, InFlight, Joint, Kept, Occupied, Owner, SharedDevice};
 use parking_lot::Mutex;
 use rustix::fs::{FileType, FlockOperation, OFlags};
 use rustix::io::Errno;
@@ -182,7 +182,7 @@ impl Ownership {
 
     /// Notes that the open created this file.
     pub(crate) fn created_file(&self, at: &At) {
-        // By identity, not by name: only what this open made may be removed if it is refused.
+        // Note the identity, not the name: a refused open may remove only the files that it has made.
         self.created.lock().files.extend(at.identity().map(|file| (at.clone(), file)));
     }
 
@@ -209,6 +209,11 @@ impl Ownership {
     /// The device behind the ownership's fence: no operation begins once the store has been dropped.
     pub(crate) fn guard(&self, device: SharedDevice) -> SharedDevice {
         self.fence.guard(device)
+    }
+
+    /// The first user's view of a device with two users, behind the ownership's fence.
+    pub(crate) fn guard_joint(&self, joint: &Arc<Joint>) -> SharedDevice {
+        self.fence.guard_joint(joint)
     }
 
     /// Takes `device` exclusively for this store, along with the file or block device at `path`, if given.
@@ -286,7 +291,7 @@ impl Ownership {
     /// another device may have taken its place.
     async fn lock_device(&self, at: &At) -> Result<(), OpenError> {
         if let Some(held) = &mut *self.held.lock() {
-            // Released before the new lock is tried, which would otherwise meet our own.
+            // Release the old lock before the new one is tried, or the attempt would meet our own lock.
             held.locks.devices.retain(|lock| lock.path != at.shown);
         }
         let lock = DeviceLock { path: at.shown.clone(), _lock: lock_device(at).await? };
@@ -532,7 +537,7 @@ async fn flock(fd: &OwnedFd, holder_runs: impl Fn() -> bool) -> Result<bool, Err
             Err(Errno::WOULDBLOCK) => {}
             Err(e) => return Err(e),
         }
-        // Asked at each turn: the holder may have begun to leave, or died, meanwhile.
+        // Ask at each turn: the holder may have begun to leave, or died, meanwhile.
         if holder_runs() || Instant::now() >= until {
             return Ok(false);
         }

@@ -8,7 +8,7 @@ use crate::manifest::changes::Change;
 use crate::manifest::contents::Manifest;
 use crate::manifest::only_copies::{OnlyCopies, RUNS_MAX, RUNS_MAX_WHEN_FULL};
 use crate::manifest::superblock::HddSuperblock;
-use crate::store::parts::Spaces;
+use crate::store::handles::Spaces;
 use crate::store::shared::Shared;
 use crate::volume::table::SpaceInfo;
 use pagetier_bufpool::PoolError;

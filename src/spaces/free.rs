@@ -17,11 +17,11 @@
 use crate::error::Error;
 use crate::manifest::changes::{CHANGE_RUNS_MAX, Change};
 use crate::manifest::page_runs::PageRuns;
-use crate::store::manifest_state::ManifestState;
+use crate::store::handles::Spaces;
 use crate::store::pages::Pages;
-use crate::store::parts::Spaces;
+use crate::store::record::manifest_state::ManifestState;
+use crate::store::record::waiting_frees::{FreeCall, Recorded};
 use crate::store::shared::Shared;
-use crate::store::waiting_frees::{FreeCall, Recorded};
 use crate::volume::table::{Volume, pages_of};
 use pagetier_bufpool::Tier;
 use pagetier_devio::listen;

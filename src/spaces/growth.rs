@@ -8,8 +8,8 @@
 use crate::error::Error;
 use crate::manifest::changes::Change;
 use crate::manifest::contents::Manifest;
-use crate::store::manifest_state::ManifestState;
-use crate::store::parts::Spaces;
+use crate::store::handles::Spaces;
+use crate::store::record::manifest_state::ManifestState;
 use crate::store::shared::Shared;
 use crate::volume::growth_plan::{Ahead, Growth};
 use crate::volume::table::EXTENT_PAGES;

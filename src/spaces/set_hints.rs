@@ -1,7 +1,7 @@
 //! The hints of an engine for single spaces.
 
 use crate::error::Error;
-use crate::store::parts::Spaces;
+use crate::store::handles::Spaces;
 use crate::store::shared::Shared;
 use crate::volume::space_hints::SpaceHints;
 use crate::volume::table::SpaceInfo;

@@ -1,14 +1,14 @@
 //! Creates replacement cache devices while the store is open: a file for the ring alone, or a blank SSD.
 
 use crate::config::choices::Place;
-use crate::config::frozen::Config;
+use crate::config::store_config::Config;
 use crate::error::OpenError;
 use crate::manifest::id::id_text;
 use crate::open::blank::refuse_data;
 use crate::open::check::{blank_superblock, unusable};
 use crate::store::devices::Devices;
-use crate::store::hdd_ring::HddRing;
-use crate::store::manifest_state::ManifestState;
+use crate::store::record::manifest_state::ManifestState;
+use crate::volume::hdd_ring::HddRing;
 use pagetier_devio::SharedDevice;
 use pagetier_page::PageSize;
 use pagetier_policy::{Costs, SlotPolicyParams};

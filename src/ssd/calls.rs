@@ -3,7 +3,7 @@
 use super::exchange::{DrainOptions, SsdEvents};
 use crate::config::choices::Place;
 use crate::error::Error;
-use crate::store::parts::Ssd;
+use crate::store::handles::Ssd;
 use crate::volume::loss::SsdLoss;
 use pagetier_page::{Lsn, PageId};
 use pagetier_ssdcache::{DrainReport, ReadmitReport, Slots, SsdMode};
@@ -48,8 +48,8 @@ impl Ssd<'_> {
                 // The mode itself does not change: it applies if the call fails, and once an SSD is back in
                 // use.
                 let meanwhile = shared.tier.at_most(SsdMode::WriteThrough);
-                // Before the exchange, which stops writes. If pages are left, the exchange refuses and names
-                // their number.
+                // Drain before the exchange, which stops writes. If pages are left, the exchange refuses and
+                // names their number.
                 let _ = shared.ending.or_shutdown(shared.tier.drain(None, None, None)).await;
                 let gone = shared.alone(|shared| async move {
                     let _meanwhile = meanwhile;
@@ -59,7 +59,7 @@ impl Ssd<'_> {
             }
             (SsdMode::Off, _) => {
                 let attached = shared.alone(move |shared| async move {
-                    // Of two such calls, the second finds the SSD attached.
+                    // The second of two such calls finds the SSD attached.
                     if shared.tier.mode() == SsdMode::Off {
                         shared.attach().await?;
                     }

@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::manifest::contents::Manifest;
 use crate::manifest::id::id_bytes;
 use crate::manifest::only_copies::{OnlyCopies, RUNS_MAX, added};
-use crate::store::manifest_state::ManifestState;
+use crate::store::record::manifest_state::ManifestState;
 use crate::store::shared::Shared;
 use crate::volume::loss::SsdLoss;
 use pagetier_devio::{Causes, task};
@@ -116,7 +116,7 @@ impl Shared {
     /// Switches to operation without the SSD when the SSD fails and holds no only copy. Ends with the store.
     pub(crate) fn watch(self: &Arc<Self>) {
         let mut events = SsdEvents(self.tier.subscribe());
-        // Weak while it waits: a task that kept the store alive would keep its locks, too.
+        // Hold a weak reference while waiting: a task that kept the store alive would keep its locks, too.
         let shared = Arc::downgrade(self);
         task::spawn(&self.runtime, async move {
             while let Some(event) = events.next().await {
@@ -190,8 +190,8 @@ impl Shared {
     /// Exchanges the SSD for the ring's file. With `lost`, accepts the loss of the only copies on the SSD and
     /// lists them there.
     async fn continue_without_ssd(&self, lost: Option<&mut Abandoned>) -> Result<Exchanged, Error> {
-        // Held over the whole exchange: no growth, drop or close may save a manifest that names the SSD
-        // meanwhile.
+        // Hold the mutex over the whole exchange: no growth, drop or close may save a manifest that names
+        // the SSD meanwhile.
         let mut meta = self.meta.lock().await;
         let doublewrite = self.tier.has_ring();
         // A store that was opened without a ring repairs torn pages by its own log, and keeps doing so.
@@ -207,7 +207,7 @@ impl Shared {
 
     /// Takes the SSD in use last back, or the one of the options, blank.
     pub(crate) async fn attach(&self) -> Result<(), Error> {
-        // Not always the one of the options: `replace_ssd` has replaced it, or they do not say its size.
+        // `replace_ssd` may have replaced the SSD of the options, or they may not say its size.
         let (place, layout) = self.devices.in_use.lock().ssd.clone();
         let of_options = || self.devices.ssd_layout(self.config.ssd_size(), self.page_size());
         let layout = layout.map_or_else(of_options, Ok).map_err(|e| Error::Attach(Arc::new(e)))?;
@@ -216,7 +216,7 @@ impl Shared {
 
     /// Exchanges the cache device in use for a new, blank SSD, whose tables are part of the memory budget.
     pub(crate) async fn put_into_use(&self, place: Place, layout: Layout) -> Result<(), Error> {
-        // Before the manifest's mutex: pages that have to leave may need to be written first.
+        // Make room before the manifest's mutex is taken: pages that have to leave may have to be written.
         let policy = self.devices.in_use.lock().ssd_policy;
         self.make_room(layout.slots, policy).await?;
         let exchanged = self.exchange_for(place, layout).await;
@@ -335,7 +335,7 @@ impl Shared {
         edit: impl FnOnce(&mut Manifest),
     ) -> Result<(), Error> {
         meta.change(&self.volume, edit).await?;
-        // After the save: a user who acknowledges a loss must not clear one that no manifest lists.
+        // Publish the loss after the save: a user must not acknowledge one that no manifest lists.
         *self.loss.lock() = meta.manifest.loss.as_ref().map(|loss| loss.report(&self.volume));
         Ok(())
     }
@@ -504,10 +504,10 @@ impl Readmitter for Readmitting<'_> {
         self.exact.store(exact, Ordering::Relaxed);
         self.given_up.lock().clone_from(&lost);
         let mut meta = shared.meta.lock().await;
-        // As it is now: the user may have acknowledged a loss while the copies were read.
+        // Read the loss now: the user may have acknowledged it while the copies were read.
         self.before.lock().clone_from(&meta.manifest.loss);
-        // Noted before the save, which may fail: pages have fallen back, and no later readmission finds that
-        // (I21).
+        // Note it before the save, which may fail: pages have fallen back, and no later readmission finds
+        // that (I21).
         *shared.unlisted.lock() = Some(OnlyCopies::of(&lost, exact, RUNS_MAX));
         shared.list_unlisted(&mut meta).await.map_err(|error| Causes(&error).to_string())
     }

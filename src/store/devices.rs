@@ -1,11 +1,11 @@
 //! What changes of a store's equipment while it runs: the devices that it uses, and the policies in force.
 
 use crate::config::choices::Place;
-use crate::config::frozen::Config;
+use crate::config::store_config::Config;
 use crate::error::OpenError;
 use crate::ownership::held_dir::At;
 use crate::ownership::lock::Ownership;
-use crate::store::hdd_ring::HddRing;
+use crate::volume::hdd_ring::HddRing;
 use pagetier_devio::{files::Identity, locks};
 use pagetier_policy::{PoolPolicy, SsdPolicy};
 use pagetier_ssdcache::Layout;
@@ -21,7 +21,7 @@ impl Used {
     /// Refuses what another option names already.
     pub(crate) fn refuse_twice(&self, at: &At, option: &'static str) -> Result<(), OpenError> {
         let Some(found) = at.identity() else { return Ok(()) };
-        // By identity: two paths may lead to one file, by a link or a bind mount.
+        // Compare identities: two paths may lead to one file, by a link or a bind mount.
         match self.0.iter().find(|(other, used)| *other != option && *used == found) {
             Some((other, _)) => Err(OpenError::SameDevice { device: at.shown.clone(), option, other }),
             None => Ok(()),

@@ -1,4 +1,4 @@
-//! Room for growth: how much the store has, and an alarm when it is low.
+//! Free space for growth: how much the store has, and an alarm when it is low.
 
 use super::shared::Shared;
 use crate::ownership::held_dir::At;
@@ -7,22 +7,22 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::sync::atomic::Ordering;
 
-/// The room that a store has for growth, in bytes. See [`Stats::room`](crate::stats::Stats::room).
+/// The free space that a store has for growth, in bytes. See [`Stats::room`](crate::stats::Stats::room).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Headroom {
-    /// Room for new pages before the HDD has to grow. Freed pages count as taken until
-    /// [`Spaces::shrink`](crate::Spaces::shrink) gives their room to other spaces.
+    /// Space for new pages before the HDD has to grow. Freed pages count as taken until
+    /// [`Spaces::shrink`](crate::Spaces::shrink) gives their extents to other spaces.
     pub unallocated_bytes: u64,
-    /// Free room in the file system of the HDD's file; `None` if the HDD is not a file.
+    /// Free space in the file system of the HDD's file; `None` if the HDD is not a file.
     pub hdd_free_bytes: Option<u64>,
-    /// Free room in the file system of the store's directory, which holds the manifest; `None` without a
+    /// Free space in the file system of the store's directory, which holds the manifest; `None` without a
     /// directory.
     pub directory_free_bytes: Option<u64>,
-    /// Free room in the file system of the SSD's (or the ring's) file; `None` if it is not a file.
+    /// Free space in the file system of the SSD's (or the ring's) file; `None` if it is not a file.
     pub ssd_free_bytes: Option<u64>,
-    /// What is below [`Builder::low_room`](crate::Builder::low_room): `pages` (room for new pages, in the HDD
-    /// and in its file system), `directory`, `ssd` (unless all blocks of its file are already allocated).
+    /// Names what is below [`Builder::low_room`](crate::Builder::low_room): `pages` (space for new pages, on
+    /// the HDD and in its file system), `directory`, `ssd` (unless all blocks of its file are allocated).
     pub low: Vec<String>,
 }
 
@@ -44,7 +44,7 @@ impl Headroom {
 }
 
 impl Shared {
-    /// The room at this moment. Queries the file systems, which takes microseconds.
+    /// The free space at this moment. Queries the file systems, which takes microseconds.
     pub(crate) fn room(&self) -> Headroom {
         let config = &self.config;
         let pages = self.volume.placed_pages();
@@ -69,18 +69,18 @@ impl Shared {
         .judged(config.options.low_room, hdd_may_grow, ssd_may_grow)
     }
 
-    /// Logs when room becomes low, and when that ends.
+    /// Logs when free space becomes low, and when that ends.
     pub(crate) fn watch_room(&self) {
         let room = self.room();
         let is_low = !room.low.is_empty();
-        // Logged at each change, not at each growth.
+        // Log each change, not each growth.
         if self.room_alarm.swap(is_low, Ordering::Relaxed) == is_low {
             return;
         }
         if is_low {
-            tracing::warn!(?room, "room is low: {}", room.low.join(", "));
+            tracing::warn!(?room, "free space is low: {}", room.low.join(", "));
         } else {
-            tracing::info!(?room, "there is room again");
+            tracing::info!(?room, "free space is sufficient again");
         }
     }
 }

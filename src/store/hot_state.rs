@@ -1,4 +1,4 @@
-//! What the store's handle and the task that keeps the hot set (`hot/kept`) share.
+//! What the store's handle and the task that keeps the hot set (`hot/keeper`) share.
 
 use pagetier_page::SpaceId;
 use pagetier_ssdcache::SsdEvent;

@@ -1,5 +1,5 @@
-//! The handle of an open store. Its calls are in `pages` (those for single pages), `whole`, `backup::write`
-//! and `observe::calls`.
+//! The handle of an open store. Its calls are in `pages` (those for single pages), `store_wide`,
+//! `backup::write` and `observe::calls`.
 
 use super::shared::Shared;
 use crate::ownership::gate::ReleaseGate;

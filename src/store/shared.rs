@@ -3,10 +3,10 @@
 use super::devices::Devices;
 use super::hot_state::HotKept;
 use super::lease::Lease;
-use super::manifest_state::ManifestState;
-use super::waiting_frees::WaitingFrees;
+use super::record::manifest_state::ManifestState;
+use super::record::waiting_frees::WaitingFrees;
 use crate::config::choices::CostSource;
-use crate::config::frozen::Config;
+use crate::config::store_config::Config;
 use crate::error::Error;
 use crate::manifest::changes::Change;
 use crate::manifest::changes::LogRecord;
@@ -165,8 +165,8 @@ impl Shared {
 
     /// Sets the costs for both policies.
     pub(crate) fn set_costs(&self, costs: Costs) {
-        // Held until both policies have them: otherwise two calls at once could leave pool and SSD with
-        // different costs.
+        // Hold the lock until both policies have the costs: otherwise two calls at once could leave pool and
+        // SSD with different ones.
         let mut in_use = self.costs.lock();
         *in_use = costs;
         self.pool.set_costs(costs);

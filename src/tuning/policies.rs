@@ -1,7 +1,7 @@
 //! The policies of a running store: which they are, the costs that they use, and their counts.
 
 use crate::error::Error;
-use crate::store::parts::Policies;
+use crate::store::handles::Policies;
 use crate::store::shared::Shared;
 use pagetier_devio::Causes;
 use pagetier_page::PageId;
@@ -62,9 +62,9 @@ impl Policies<'_> {
     pub fn set_pool(self, policy: impl TryInto<PoolPolicy, Error: Into<UnknownPolicy>>) -> Result<(), Error> {
         let policy: PoolPolicy = policy.try_into().map_err(Into::into)?;
         let shared = &self.0.shared;
-        // Held until the pool has the policy, so that of two switches the later one is named.
+        // Hold the lock until the pool has the policy, so that the later one of two switches is named.
         let mut in_use = shared.devices.in_use.lock();
-        // Under the costs' lock: a change of costs comes either before the policy is built, or after it is in
+        // Hold the costs' lock: a change of costs comes either before the policy is built, or after it is in
         // use.
         shared.at_costs(|costs| {
             shared.pool.set_policy(policy.build(&FramePolicyParams::new(shared.frames(), costs)));

@@ -1,7 +1,7 @@
 //! Page traces: every request, recorded to a file.
 
 use crate::store::background::blocking;
-use crate::store::parts::Trace;
+use crate::store::handles::Trace;
 use pagetier_bufpool::TraceSummary;
 use std::io;
 use std::path::Path;

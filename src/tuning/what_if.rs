@@ -1,6 +1,6 @@
 //! Estimates what other sizes of pool and SSD would cost, from a sample of the requests while the store runs.
 
-use crate::store::parts::Estimates;
+use crate::store::handles::Estimates;
 use pagetier_ghost::{GhostParams, Ghosts, Reference, Stream, Use, WhatIf};
 use pagetier_page::{Sampling, TraceRecord};
 use parking_lot::Mutex;
@@ -70,7 +70,7 @@ impl Estimates<'_> {
     /// Ghosts are running already ([`io::ErrorKind::ResourceBusy`]); a share or a multiple is out of range
     /// ([`io::ErrorKind::InvalidInput`]); the system cannot start a thread.
     pub fn start(self, options: &WhatIfOptions) -> io::Result<()> {
-        // Held to the end: of two calls at once, only one starts.
+        // Hold the lock to the end: only one of two calls at once starts.
         let mut running = self.0.ghosts.lock();
         if running.is_some() {
             return Err(io::ErrorKind::ResourceBusy.into());

@@ -5,6 +5,7 @@
 
 pub(crate) mod arriving;
 pub(crate) mod growth_plan;
+pub(crate) mod hdd_ring;
 pub(crate) mod loss;
 mod placement;
 mod space_entry;

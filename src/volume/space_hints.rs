@@ -42,8 +42,8 @@ impl SpaceHints {
 
     /// Keeps its pages off the SSD: changed ones go home, and clean ones that leave memory get no copy.
     /// Existing copies are removed in the background; only copies are written home first. On their way home,
-    /// changed pages pass through the doublewrite ring, which is also on the SSD. Default: the SSD's policy
-    /// decides.
+    /// changed pages pass through the doublewrite ring, if it is in use; it is on the SSD, too, unless the
+    /// manifest is on the HDD ([`OnHdd`](crate::options::OnHdd)). Default: the SSD's policy decides.
     #[must_use]
     pub fn never_to_ssd(mut self, never: bool) -> Self {
         self.never_to_ssd = never;

@@ -3,7 +3,7 @@
 use pagetier_policy::ssd::{Cac, CacOptions, Dropped, NoSsd};
 use pagetier_policy::{
     Access, Cause, Costs, GroupStats, Location, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams,
-    SpaceId, SsdPolicy, Verdict,
+    SlotReport, SpaceId, SsdPolicy, Verdict,
 };
 
 const COSTS: Costs = Costs { hdd_read_ms: 70.0, hdd_write_ms: 50.0, ssd_read_ms: 1.0, ssd_write_ms: 3.0 };

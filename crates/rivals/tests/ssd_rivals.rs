@@ -2,7 +2,8 @@
 //! al.: hand-computed traces, and comparison with models of their descriptions.
 
 use pagetier_policy::{
-    Access, Cause, Costs, Location, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, SpaceId, Verdict,
+    Access, Cause, Costs, Location, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, SlotReport,
+    SpaceId, Verdict,
 };
 use pagetier_rivals::ssd::{Doublewrite, Lru2, MvFifo, Tac};
 use proptest::prelude::*;

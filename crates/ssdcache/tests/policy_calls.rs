@@ -5,7 +5,7 @@ use crate::common::{PAGE, formatted, layout, page, params, write};
 use pagetier_bufpool::Tier;
 use pagetier_devio::IoBuf;
 use pagetier_page::{PageId, Stamp};
-use pagetier_policy::{Access, Cause, Location, Millis, SlotId, SlotPolicy, Verdict};
+use pagetier_policy::{Access, Cause, Location, Millis, SlotId, SlotPolicy, SlotReport, Verdict};
 use pagetier_ssdcache::{Entry, Homes, OpenParams, Plan, SlotParams, Slots, SsdFlush, SsdTier};
 use pagetier_testing::{SimDevice, SimPower};
 use std::sync::{Arc, Mutex};
@@ -118,15 +118,9 @@ impl SlotPolicy for Script {
     fn append_group(&self) -> Option<usize> {
         self.group
     }
-
-    fn memory_bytes(&self) -> usize {
-        0
-    }
-
-    fn validate(&self) -> Result<(), String> {
-        Ok(())
-    }
 }
+
+impl SlotReport for Script {}
 
 /// Slots whose first `pages` hold clean copies, with a zone of `zone` slots.
 fn slots(policy: Box<Script>, pages: u32, zone: u32) -> Slots {

@@ -7,7 +7,8 @@
 
 use pagetier_policy::{
     Access, Catalogue, Cause, CleanReason, FrameId, FramePolicy, FramePolicyParams, FrameState, Location,
-    Millis, PageId, PoolPolicyFactory, SlotId, SlotPolicy, SlotPolicyParams, SsdPolicyFactory, Verdict,
+    Millis, PageId, PoolPolicyFactory, SlotId, SlotPolicy, SlotPolicyParams, SlotReport, SsdPolicyFactory,
+    Verdict,
 };
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -216,15 +217,9 @@ impl SlotPolicy for HostileSsd {
             Temper::Random | Temper::Wild => mixed(self.malice.dice.0 ^ u64::from(slot.0)).is_multiple_of(2),
         }
     }
-
-    fn memory_bytes(&self) -> usize {
-        0
-    }
-
-    fn validate(&self) -> Result<(), String> {
-        Ok(())
-    }
 }
+
+impl SlotReport for HostileSsd {}
 
 /// A malicious pool policy.
 #[derive(Debug)]

@@ -118,7 +118,7 @@ impl Volume {
     /// Gives extents of `space` to the volume, as [`Change::GiveBack`] does. Returns their byte ranges.
     pub(crate) fn give_back(&self, space: SpaceId, extents: (u64, u64)) -> Vec<Range<u64>> {
         let Some(mut s) = self.spaces.get_mut(&space) else { return Vec::new() };
-        // Before the hole is made: afterwards the places are forgotten.
+        // Look the places up before the hole is made, which forgets them.
         let given = places(s.placement.runs(), extents.0..extents.0 + extents.1);
         s.placement.replace(extents.0, (HOLE, extents.1));
         self.put_back(&given)

@@ -43,7 +43,7 @@ impl Failing {
             return;
         }
         for cause in self.without(frame) {
-            tracing::info!(%cause, "the pages that could not be written are written");
+            tracing::info!(%cause, "pages whose writes had failed are now written");
         }
     }
 

@@ -148,7 +148,7 @@ pub enum PoolError {
     #[error(transparent)]
     Tier(#[from] TierError),
     /// Every frame stayed pinned or dirty for the allowed time.
-    #[error("no room in memory for page {page}: of {frames} frames none became free in {waited:.1?}: {why}")]
+    #[error("no frame available for page {page}: of {frames} frames none became free in {waited:.1?}: {why}")]
     Exhausted {
         /// The requested page.
         page: PageId,

@@ -37,7 +37,7 @@ impl fmt::Display for On {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Latch => "its latch: a task holds a guard of it",
-            Self::Frame => "room in memory: every frame is held by a guard or dirty",
+            Self::Frame => "a free frame: every frame is pinned or dirty",
             Self::Log => "the log to be durable, before the page may be written",
             Self::Read => "a device to read it",
             Self::Write => "a device to write it",

@@ -83,14 +83,14 @@ pub fn open_file_at(
     })
 }
 
-/// Has btrfs overwrite the blocks of an empty file in place. Otherwise every overwrite needs room for a copy,
-/// which a full disk does not have. The file loses the file system's checksums, for which the callers have
-/// their own. Does nothing on other file systems.
+/// Has btrfs overwrite the blocks of an empty file in place. Otherwise every overwrite needs free blocks for
+/// a copy, which a full disk does not have. The file loses the file system's checksums, for which the callers
+/// have their own. Does nothing on other file systems.
 pub fn overwrite_in_place(file: impl AsFd) {
     if let Some(flags) = copied_on_write(&file)
         && let Err(error) = rustix::fs::ioctl_setflags(&file, flags | IFlags::NOCOW)
     {
-        tracing::warn!(%error, "btrfs will copy blocks that are overwritten: that needs room on a full disk");
+        tracing::warn!(%error, "btrfs will copy blocks that are overwritten: that needs free space");
     }
 }
 
@@ -102,8 +102,8 @@ fn copied_on_write(file: impl AsFd) -> Option<IFlags> {
 }
 
 fn open(path: Spec<'_>, options: &OpenOptions) -> Result<Opened, String> {
-    // By a call of its own: an open that may create does not say whether it did, and a store that
-    // created its files may remove them after a failure.
+    // Create the file by a call of its own. An open that may create does not say whether it did, and a store
+    // that created its files may remove them after a failure.
     let created = options.create && !options.read_only && create(path);
     let (fd, mut direct) = open_fd(path, options)?;
     let block_device = is_block_device(path, &fd)?;
@@ -129,8 +129,8 @@ fn open(path: Spec<'_>, options: &OpenOptions) -> Result<Opened, String> {
     } else if !block_device && !options.read_only && copied_on_write(&fd).is_some() {
         tracing::warn!(
             file = %path,
-            "btrfs copies blocks of this file that are overwritten, which needs room on a full disk: copy it \
-             into an empty file that was created with `chattr +C`"
+            "btrfs copies blocks of this file that are overwritten, which needs free space: copy it into an \
+             empty file that was created with `chattr +C`"
         );
     }
     if !options.read_only && !block_device {
@@ -176,7 +176,7 @@ fn open_fd(path: Spec<'_>, options: &OpenOptions) -> Result<(OwnedFd, bool), Str
         }
     };
     if options.direct != DirectIo::Disabled {
-        // Asked of the file itself: no list of file systems would stay right.
+        // Ask the file itself: no list of file systems would stay right.
         match try_open(flags | OFlags::DIRECT) {
             Ok(fd) => return Ok((fd, true)),
             // A file system reports missing direct I/O this way.
@@ -274,7 +274,7 @@ fn whole_units(fd: &OwnedFd) -> Option<(usize, usize)> {
 /// more than an ordinary write (0: not stated).
 fn units_offered([min, max, optimal]: [usize; 3], on_xfs: bool) -> Option<(usize, usize)> {
     // Above the optimum xfs writes to other blocks and exchanges them, which costs more than a ring, and
-    // needs room on a full disk. Where it states none, the disk keeps nothing whole.
+    // needs free space. Where it states none, the disk keeps nothing whole.
     let max = if optimal > 0 || on_xfs { optimal } else { max };
     (min > 0 && max >= min).then_some((min, max))
 }

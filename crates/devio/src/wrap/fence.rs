@@ -4,6 +4,7 @@ use crate::device::IoBufs;
 use crate::duties::check::{Spot, refused, total_len};
 use crate::spans::Operation;
 use crate::task::Boxed;
+use crate::wrap::joint::Joint;
 use crate::{
     Claim, DataSearch, Device, DeviceError, DeviceErrorKind, DeviceStats, DoneFuture, IoClass, IoFuture,
     IoOp, Occupancy, Owner, RecentCosts, SharedDevice,
@@ -35,7 +36,15 @@ impl Fence {
     #[must_use]
     pub fn guard(&self, device: SharedDevice) -> SharedDevice {
         let claim = device.claim().unwrap_or_default().of_user();
-        Arc::new(FencedDevice { fence: self.clone(), inner: device, claim })
+        Arc::new(FencedDevice { fence: self.clone(), inner: device, claim, joint: None })
+    }
+
+    /// Puts the first user's view of a device with two users behind the fence.
+    #[must_use]
+    pub fn guard_joint(&self, joint: &Arc<Joint>) -> SharedDevice {
+        let inner = Arc::clone(joint.device());
+        let claim = inner.claim().unwrap_or_default().of_user();
+        Arc::new(FencedDevice { fence: self.clone(), inner, claim, joint: Some(Arc::clone(joint)) })
     }
 
     /// Revokes the right. Waits for other threads that are in the act of starting an operation, but not for
@@ -66,6 +75,8 @@ struct FencedDevice {
     fence: Fence,
     inner: SharedDevice,
     claim: Claim,
+    /// Flushes of a device with two users go through this.
+    joint: Option<Arc<Joint>>,
 }
 
 impl FencedDevice {
@@ -165,7 +176,11 @@ impl Device for FencedDevice {
     }
 
     fn flush(&self, class: IoClass) -> DoneFuture {
-        self.start(self.operation(IoOp::Flush, class, 0, 0), move |inner| inner.flush(class))
+        let joint = self.joint.clone();
+        self.start(self.operation(IoOp::Flush, class, 0, 0), move |inner| match joint {
+            Some(joint) => joint.flush_first(class),
+            None => inner.flush(class),
+        })
     }
 
     fn settled(&self) -> Option<u64> {

@@ -8,15 +8,11 @@
 //! - The second user may go on with what it writes from then on. It learns of a failure between its writes
 //!   and its flush, and counts such writes as lost.
 
-use crate::{
-    Claim, DataSearch, Device, DeviceError, DeviceErrorKind, DeviceStats, DoneFuture, IoBufs, IoClass,
-    IoFuture, IoOp, Occupancy, RecentCosts, SharedDevice,
-};
+use crate::{DeviceError, DeviceErrorKind, DoneFuture, IoClass, IoOp, SharedDevice};
 use parking_lot::Mutex;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// The second user's view of a device: see the module.
+/// A device with two users, as the second one sees it: see the module.
 #[derive(Debug)]
 pub struct Joint {
     inner: SharedDevice,
@@ -36,12 +32,11 @@ struct Failed {
 pub struct Failures(u64);
 
 impl Joint {
-    /// Shares `device` between two users; the first one's view is a device.
+    /// Shares `device` between two users; the first one's view is
+    /// [`Fence::guard_joint`](crate::Fence::guard_joint).
     #[must_use]
-    pub fn of(device: SharedDevice) -> (SharedDevice, Arc<Self>) {
-        let (turn, failed) = (tokio::sync::Mutex::default(), Mutex::default());
-        let joint = Arc::new(Self { inner: device, turn, failed });
-        (Arc::new(First(Arc::clone(&joint))), joint)
+    pub fn of(device: SharedDevice) -> Arc<Self> {
+        Arc::new(Self { inner: device, turn: tokio::sync::Mutex::default(), failed: Mutex::default() })
     }
 
     /// The device, for reads and writes.
@@ -75,6 +70,18 @@ impl Joint {
         flushed
     }
 
+    /// A flush of the first user, to which any failure is one too many.
+    pub(super) fn flush_first(self: Arc<Self>, class: IoClass) -> DoneFuture {
+        // It is in flight from here on, not from its turn on: a dropped store's flush may begin after the
+        // drop, and the next opener must wait for it.
+        let in_flight = self.inner.occupancy().enter();
+        Box::pin(async move {
+            let flushed = self.flush(Failures(0), class).await;
+            drop(in_flight);
+            flushed
+        })
+    }
+
     fn fail(&self, error: DeviceError) {
         let mut failed = self.failed.lock();
         *failed = Failed { count: failed.count + 1, last: Some(error) };
@@ -89,46 +96,5 @@ impl Drop for Unseen<'_> {
         let kind = DeviceErrorKind::Io(Arc::new(std::io::Error::other("a flush was given up")));
         let device = Arc::from(self.0.inner.name());
         self.0.fail(DeviceError { device, op: IoOp::Flush, offset: 0, len: 0, kind });
-    }
-}
-
-/// The first user's view.
-#[derive(Debug)]
-struct First(Arc<Joint>);
-
-impl Device for First {
-    delegate! { self => self.0.inner;
-        fn read(offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture;
-        fn write(offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture;
-        fn settled() -> Option<u64>;
-        fn size() -> u64;
-        fn grow(bytes: u64) -> Result<(), DeviceError>;
-        fn cut(bytes: u64) -> Result<(), DeviceError>;
-        fn discard(offset: u64, len: u64) -> DoneFuture;
-        fn data_search() -> Option<DataSearch>;
-        fn register(regions: &[(NonNull<u8>, usize)]) -> bool;
-        fn occupancy() -> &Occupancy;
-        fn alignment() -> usize;
-        fn stats() -> DeviceStats;
-        fn track_costs(points: usize);
-        fn recent_costs() -> Option<RecentCosts>;
-        fn claim() -> Option<Claim>;
-        fn writes_whole(bytes: usize) -> bool;
-        fn keep_whole(bytes: usize);
-        fn backend() -> &'static str;
-        fn name() -> &str;
-    }
-
-    fn flush(&self, class: IoClass) -> DoneFuture {
-        let joint = Arc::clone(&self.0);
-        // From here on, not from its turn on: a dropped store's flush may begin after the drop, and the next
-        // opener must wait for it.
-        let in_flight = joint.inner.occupancy().enter();
-        // Any failure is one too many.
-        Box::pin(async move {
-            let flushed = joint.flush(Failures(0), class).await;
-            drop(in_flight);
-            flushed
-        })
     }
 }

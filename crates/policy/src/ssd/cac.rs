@@ -8,7 +8,7 @@ use super::groups::{Dropped, GroupRules, Groups};
 use super::page_stats::{PageRecord, PageRecordMut, PageStats, SUBRANGES_MAX};
 use super::tracked::{Record, RecordId, Tracked};
 use super::zone::Zone;
-use super::{Cause, GroupStats, PageCounts, SlotPolicy, Verdict};
+use super::{Cause, GroupStats, PageCounts, SlotPolicy, SlotReport, Verdict};
 use crate::numbers::{GroupWidth, ZonePercent};
 use crate::{Access, Costs, Location, Millis, PageId, SlotId, SlotPages};
 use std::sync::Arc;
@@ -283,7 +283,7 @@ impl SlotPolicy for Cac {
     }
 
     fn overwritten(&mut self, slot: SlotId) {
-        // Before the store says which page is there now: the record would become that page's.
+        // Remove the page before the store names the slot's next one, which would inherit its record.
         if let Some(page) = self.stats.in_slot(slot).map(|id| self.stats.page(id)) {
             self.removed(page, true, self.now);
         }
@@ -363,7 +363,7 @@ impl SlotPolicy for Cac {
     fn recovered(&mut self, page: PageId, slot: SlotId) {
         let id = self.stats.track(page, PageStats::new(Millis(0)));
         self.stats.set_slot(id, Some(slot));
-        // At once, so that the page has a group: one without would have α = 1 until it is used.
+        // Give the page a group at once: without one it would have α = 1 until it is used.
         self.estimate.settle(&mut self.stats.get_mut(id), Millis(0));
     }
 
@@ -431,6 +431,15 @@ impl SlotPolicy for Cac {
         self.stats.get_by_page(page).map(|record| self.estimate.benefit(record))
     }
 
+    fn set_costs(&mut self, costs: Costs) {
+        // Compared with benefits by the new costs, those in the zone would all look cheap, or all dear.
+        let before = std::mem::replace(&mut self.estimate.costs, costs);
+        let (zone, now) = self.zone();
+        zone.reprice(&before, &costs, now);
+    }
+}
+
+impl SlotReport for Cac {
     fn counts(&self, page: PageId) -> Option<PageCounts> {
         self.stats.get_by_page(page).map(|record| record.kept.counts())
     }
@@ -444,14 +453,6 @@ impl SlotPolicy for Cac {
         self.groups().into_iter().find(|group| group.space == page.space && group.subrange == subrange)
     }
 
-    fn set_costs(&mut self, costs: Costs) {
-        // The benefits in the zone were computed with the old costs; compared with new ones, all would look
-        // cheap or all dear.
-        let before = std::mem::replace(&mut self.estimate.costs, costs);
-        let (zone, now) = self.zone();
-        zone.reprice(&before, &costs, now);
-    }
-
     fn memory_bytes(&self) -> usize {
         self.stats.memory_bytes() + self.zone.memory_bytes() + self.estimate.memory_bytes()
     }
@@ -462,9 +463,7 @@ impl SlotPolicy for Cac {
             return Err(format!("{surplus} records above the outqueue's capacity"));
         }
         self.zone.validate(|slot| self.stats.in_slot(slot).is_some())?;
-        self.estimate
-            .groups
-            .as_ref()
-            .map_or(Ok(()), |groups| groups.validate(self.stats.live().map(|(_, record)| record)))
+        let live = self.stats.live().map(|(_, record)| record);
+        self.estimate.groups.as_ref().map_or(Ok(()), |groups| groups.validate(live))
     }
 }

@@ -9,6 +9,7 @@ mod cac;
 mod groups;
 mod no_ssd;
 mod page_stats;
+mod report;
 mod tracked;
 mod zone;
 
@@ -16,10 +17,11 @@ pub use adaptive::{Adaptive, AutoOptions, SsdSetting};
 pub use cac::{Alpha, Cac, CacOptions, SlotPolicyParams};
 pub use groups::Dropped;
 pub use no_ssd::NoSsd;
+pub use report::{GroupStats, PageCounts, SlotReport};
 #[doc(hidden)]
 pub use zone::Zone;
 
-use crate::{Access, Costs, Location, Millis, PageId, PolicyChoice, SlotId, SlotPages};
+use crate::{Access, Costs, Location, Millis, PageId, SlotId, SlotPages};
 use std::sync::Arc;
 
 /// The maximum number of candidates that one decision examines to find a usable one. The store cleans the
@@ -48,50 +50,13 @@ pub enum Verdict {
     Reject,
 }
 
-/// One group's statistics (2013 paper, section 5.2), for reports.
-#[derive(Clone, Copy, PartialEq, Debug)]
-#[non_exhaustive]
-pub struct GroupStats {
-    /// The space that the group's pages belong to.
-    pub space: crate::SpaceId,
-    /// The subrange of logical read rates, from 0.
-    pub subrange: u32,
-    /// Miss rate while on the SSD; `None` when undefined.
-    pub miss_rate_ssd: Option<f64>,
-    /// Miss rate while not on the SSD; `None` when undefined.
-    pub miss_rate_hdd: Option<f64>,
-    /// The miss rate expansion factor in use, equation 8.
-    pub alpha: f64,
-    /// The number of pages in the group.
-    pub pages: u64,
-}
-
-/// A policy's counts of one page since tracking began (2013 paper, section 5.1), by the page's home at the
-/// time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
-#[non_exhaustive]
-pub struct PageCounts {
-    /// r_D: random physical reads while not on the SSD.
-    pub reads_hdd: u64,
-    /// r_S: random physical reads while on the SSD.
-    pub reads_ssd: u64,
-    /// Logical reads while not on the SSD, including those that missed.
-    pub logical_hdd: u64,
-    /// Logical reads while on the SSD, including those that missed.
-    pub logical_ssd: u64,
-    /// w_D: writes by the cleaner to the HDD.
-    pub writes_hdd: u64,
-    /// w_S: writes by the cleaner to the SSD.
-    pub writes_ssd: u64,
-}
-
 /// Decides what the SSD holds.
 ///
 /// The life of a page: [`SlotPolicy::read`] (loaded), [`SlotPolicy::logical`] (used while buffered),
 /// [`SlotPolicy::wrote`] (cleaned), [`SlotPolicy::left_pool`]; independently, [`SlotPolicy::inserted`] and
 /// [`SlotPolicy::removed`] for its SSD slot. The outqueue, if the policy has one, remembers pages that are
 /// neither buffered nor on the SSD.
-pub trait SlotPolicy: Send + Sync + std::fmt::Debug {
+pub trait SlotPolicy: SlotReport + Send + Sync + std::fmt::Debug {
     /// Offers the store's own table of which page is in which slot, so that the policy need not have one.
     /// Called at most once, before any other event. The store puts `page` into `slot` there before it calls
     /// [`SlotPolicy::inserted`] or [`SlotPolicy::recovered`], and calls [`SlotPolicy::overwritten`] before it
@@ -140,8 +105,7 @@ pub trait SlotPolicy: Send + Sync + std::fmt::Debug {
         self.left_pool(page, Millis(0));
     }
 
-    /// Reports that the newer version of `page` in `slot` was copied to the HDD ahead of its eviction.
-    /// Policies that do not distinguish clean slots from dirty ones ignore it.
+    /// Reports that the newer version of `page` in `slot` was copied home before eviction. Default: ignored.
     fn copied_home(&mut self, _page: PageId, _slot: SlotId) {}
 
     /// Reports that `page` lost its SSD copy: if `evicted`, to make room (the page enters the outqueue unless
@@ -203,45 +167,11 @@ pub trait SlotPolicy: Send + Sync + std::fmt::Debug {
     }
 
     /// The anticipated benefit of having `page` on the SSD, in milliseconds over the measurement interval
-    /// (equation 2), if the policy estimates benefits and tracks the page.
+    /// (equation 2). Without one (the default), the page gets no copy while a write budget is overdrawn.
     fn benefit(&self, _page: PageId) -> Option<f64> {
-        None
-    }
-
-    /// The counts of `page`, if it is tracked; CC counts no logical reads. For reports.
-    fn counts(&self, _page: PageId) -> Option<PageCounts> {
-        None
-    }
-
-    /// Statistics by group; empty for policies without groups.
-    fn groups(&self) -> Vec<GroupStats> {
-        Vec::new()
-    }
-
-    /// The group of `page`, if the policy groups pages and tracks this one. For reports.
-    fn group_of(&self, _page: PageId) -> Option<GroupStats> {
-        None
-    }
-
-    /// The number of changes of setting so far; the store polls it to notice a change. O(1).
-    fn choice_changes(&self) -> u64 {
-        0
-    }
-
-    /// The setting in force, if the policy adapts.
-    fn choice(&self) -> Option<PolicyChoice> {
         None
     }
 
     /// Sets new costs, from calibration or online measurement. Policies that do not use costs ignore it.
     fn set_costs(&mut self, _costs: Costs) {}
-
-    /// The memory that the policy's tables take, in bytes.
-    fn memory_bytes(&self) -> usize;
-
-    /// Recounts every structure; for tests.
-    ///
-    /// # Errors
-    /// The first inconsistency found.
-    fn validate(&self) -> Result<(), String>;
 }

@@ -1,6 +1,6 @@
 //! No SSD cache: every page goes to the HDD.
 
-use crate::{Access, Cause, Location, Millis, PageId, SlotId, SlotPolicy, Verdict};
+use crate::{Access, Cause, Location, Millis, PageId, SlotId, SlotPolicy, SlotReport, Verdict};
 
 /// Rejects every page, even if slots are free.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,12 +34,6 @@ impl SlotPolicy for NoSsd {
     }
 
     fn next_victims(&mut self, _n: usize, _now: Millis, _out: &mut Vec<SlotId>) {}
-
-    fn memory_bytes(&self) -> usize {
-        0
-    }
-
-    fn validate(&self) -> Result<(), String> {
-        Ok(())
-    }
 }
+
+impl SlotReport for NoSsd {}

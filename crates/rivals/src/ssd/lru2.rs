@@ -20,7 +20,8 @@
 
 use super::zoned_slots::ZonedSlots;
 use pagetier_policy::{
-    Access, Cause, Location, Millis, PageId, SlotId, SlotPages, SlotPolicy, SlotPolicyParams, Verdict,
+    Access, Cause, Location, Millis, PageId, SlotId, SlotPages, SlotPolicy, SlotPolicyParams, SlotReport,
+    Verdict,
 };
 use std::sync::Arc;
 
@@ -167,7 +168,9 @@ impl SlotPolicy for Lru2 {
     fn next_victims(&mut self, n: usize, _now: Millis, out: &mut Vec<SlotId>) {
         self.slots.next_victims(n, rank, out);
     }
+}
 
+impl SlotReport for Lru2 {
     fn memory_bytes(&self) -> usize {
         self.slots.memory_bytes()
     }
@@ -175,10 +178,8 @@ impl SlotPolicy for Lru2 {
     fn validate(&self) -> Result<(), String> {
         self.slots.validate()?;
         let later = |history: &History| history.before >= history.last || history.last >= self.next;
-        match self.slots.occupied().find(|(.., history)| later(history)) {
-            Some((slot, page, history)) => Err(format!("{slot:?} with page {page}: {history:?}")),
-            None => Ok(()),
-        }
+        let bad = self.slots.occupied().find(|(.., history)| later(history));
+        bad.map_or(Ok(()), |(slot, page, history)| Err(format!("{slot:?} with page {page}: {history:?}")))
     }
 }
 

@@ -23,7 +23,8 @@ use super::slot_table::SlotTable;
 use pagetier_policy::collections::{Chain, ChainLinks};
 use pagetier_policy::ssd::LOOK_MAX;
 use pagetier_policy::{
-    Access, Cause, Location, Millis, PageId, SlotId, SlotPages, SlotPolicy, SlotPolicyParams, Verdict,
+    Access, Cause, Location, Millis, PageId, SlotId, SlotPages, SlotPolicy, SlotPolicyParams, SlotReport,
+    Verdict,
 };
 use std::sync::Arc;
 
@@ -193,7 +194,9 @@ impl<const DOUBLEWRITE: bool> SlotPolicy for VersionQueue<DOUBLEWRITE> {
         // copied home.
         self.second_chances && self.versions.get(slot).is_some_and(|version| version.has(READ))
     }
+}
 
+impl<const DOUBLEWRITE: bool> SlotReport for VersionQueue<DOUBLEWRITE> {
     fn memory_bytes(&self) -> usize {
         self.versions.memory_bytes() + self.links.memory_bytes() + self.zone.capacity() * size_of::<SlotId>()
     }
@@ -201,9 +204,7 @@ impl<const DOUBLEWRITE: bool> SlotPolicy for VersionQueue<DOUBLEWRITE> {
     fn validate(&self) -> Result<(), String> {
         self.versions.validate()?;
         let void = self.oldest_first().find(|&slot| self.versions.page(slot).is_none());
-        if void.is_some() || self.versions.occupied().count() != self.order.len() {
-            return Err(format!("{} versions queued; void {void:?}", self.order.len()));
-        }
-        Ok(())
+        let sound = void.is_none() && self.versions.occupied().count() == self.order.len();
+        if sound { Ok(()) } else { Err(format!("{} versions queued; void {void:?}", self.order.len())) }
     }
 }

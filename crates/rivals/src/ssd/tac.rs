@@ -23,7 +23,8 @@
 
 use super::zoned_slots::ZonedSlots;
 use pagetier_policy::{
-    Access, Cause, Costs, Location, Millis, PageId, SlotId, SlotPages, SlotPolicy, SlotPolicyParams, Verdict,
+    Access, Cause, Costs, Location, Millis, PageId, SlotId, SlotPages, SlotPolicy, SlotPolicyParams,
+    SlotReport, Verdict,
 };
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -150,7 +151,9 @@ impl SlotPolicy for Tac {
         let (slots, now) = self.slots();
         slots.reprice(&before, &costs, now);
     }
+}
 
+impl SlotReport for Tac {
     fn memory_bytes(&self) -> usize {
         self.slots.memory_bytes() + self.reads.capacity() * (size_of::<(PageId, u64)>() + 1)
     }

@@ -3,7 +3,7 @@
 use super::lists::Lists;
 use super::order::Uses;
 use super::{Admission, Order, Peer};
-use pagetier_policy::{Access, Cause, Location, Millis, PageId, SlotId, SlotPolicy, Verdict};
+use pagetier_policy::{Access, Cause, Location, Millis, PageId, SlotId, SlotPolicy, SlotReport, Verdict};
 use rustc_hash::FxHashMap;
 
 /// A peer's order over the SSD's pages, behind an admission.
@@ -113,11 +113,9 @@ impl SlotPolicy for PeerSsd {
             out.len() >= most
         });
     }
+}
 
-    fn memory_bytes(&self) -> usize {
-        0
-    }
-
+impl SlotReport for PeerSsd {
     fn validate(&self) -> Result<(), String> {
         match (self.order.len(), self.slots.len()) {
             (ordered, held) if ordered == held => Ok(()),

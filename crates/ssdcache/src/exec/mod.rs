@@ -301,9 +301,12 @@ impl Core {
             match device {
                 Flushed::Ssd => {
                     let flush = &self.cache_device().flush;
-                    self.ssd_flushed(flush.cover(flush.next()).await)?;
+                    self.ssd_flushed(flush.flush_if_needed(flush.next()).await)?;
                 }
-                Flushed::Hdd => self.hdd_flushed(self.hdd_flush.cover(self.hdd_flush.next()).await)?,
+                Flushed::Hdd => {
+                    let flush = &self.hdd_flush;
+                    self.hdd_flushed(flush.flush_if_needed(flush.next()).await)?;
+                }
             }
         }
         Ok(())
@@ -316,7 +319,7 @@ impl Core {
 
     /// Waits for flush `number` of the SSD, and starts it if necessary.
     pub(crate) async fn cover_ssd(&self, number: SsdFlush) -> Result<(), DeviceError> {
-        self.ssd_flushed(self.cache_device().flush.reach(number).await)
+        self.ssd_flushed(self.cache_device().flush.flush_always(number).await)
     }
 
     fn ssd_flushed(&self, flushed: Result<SsdFlush, DeviceError>) -> Result<(), DeviceError> {
@@ -338,7 +341,7 @@ impl Core {
     /// Flushes the HDD, by a flush that begins after this call, and frees the ring entries whose pages are
     /// home.
     pub(crate) async fn flush_hdd(&self) -> Result<(), DeviceError> {
-        self.hdd_flushed(self.hdd_flush.reach(self.hdd_flush.next()).await)
+        self.hdd_flushed(self.hdd_flush.flush_always(self.hdd_flush.next()).await)
     }
 
     fn hdd_flushed(&self, flushed: Result<HddFlush, DeviceError>) -> Result<(), DeviceError> {

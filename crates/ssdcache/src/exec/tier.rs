@@ -321,15 +321,7 @@ impl Tier for SsdTier {
         class: IoClass,
         done: &'a (dyn Fn(WrittenPage) + Send + Sync),
     ) -> Boxed<'a, ()> {
-        Box::pin(async move {
-            let noted = |written: WrittenPage| {
-                if written.result.is_ok() {
-                    self.core.homes.written(written.page);
-                }
-                done(written);
-            };
-            self.core.write_dirty(batch, class, &noted).await;
-        })
+        Box::pin(self.core.write_dirty(batch, class, done))
     }
 
     fn goes_home(&self, page: PageId) -> bool {
@@ -428,7 +420,7 @@ impl OnChange for Core {
     fn lapsed(&self, lapsed: bool) {
         match lapsed {
             true => tracing::warn!("the store serves no page: {UNCONFIRMED}"),
-            false => tracing::info!("the store owns its HDD still, and serves pages again"),
+            false => tracing::info!("ownership of the HDD is confirmed; serving pages again"),
         }
         self.event(SsdEvent::OwnerUnconfirmed { unconfirmed: lapsed });
     }

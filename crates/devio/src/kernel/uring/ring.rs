@@ -93,7 +93,7 @@ impl Ring {
             opcode::Fallocate::CODE,
             opcode::PollAdd::CODE,
         ];
-        // Asked before the first operation: an opcode that the kernel lacks would otherwise fail each
+        // Check the opcodes before the first operation. One that the kernel lacks would otherwise fail each
         // operation with EINVAL, which looks like a bad request.
         if !needed.iter().all(|code| probe.is_supported(*code)) {
             return Err(io::ErrorKind::Unsupported.into());
@@ -156,7 +156,7 @@ impl Ring {
         // One buffer needs no list, and may lie in registered memory, which only these opcodes can use.
         if let [one] = segments.0[..] {
             if transfer.whole {
-                // Not from registered memory, which the kernel refuses for such writes.
+                // The kernel refuses registered memory for such writes.
                 let write = opcode::Write::new(FILE, one.iov_base.cast(), one.iov_len as u32).offset(at);
                 return write.rw_flags(libc::RWF_ATOMIC).build();
             }
@@ -298,7 +298,7 @@ impl Drop for Ring {
         let submitter = self.uring.submitter();
         let buffers = if self.regions.get_mut().is_some() { submitter.unregister_buffers() } else { Ok(()) };
         if let Err(error) = submitter.unregister_files().and(buffers) {
-            tracing::debug!(%error, "the kernel gives up the file and the memory of a ring later");
+            tracing::debug!(%error, "the kernel releases the ring's file and memory later");
         }
     }
 }

@@ -284,7 +284,9 @@ fn sampled_slots(slots: usize, frames: usize) -> usize {
 mod tests {
     use super::super::{Adaptive, AutoOptions};
     use super::*;
-    use crate::{Access, Location, Millis, SlotId, SlotPolicy, SlotPolicyParams, SpaceId, Verdict};
+    use crate::{
+        Access, Location, Millis, SlotId, SlotPolicy, SlotPolicyParams, SlotReport, SpaceId, Verdict,
+    };
 
     const NOW: Millis = Millis(0);
 

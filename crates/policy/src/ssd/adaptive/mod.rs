@@ -27,7 +27,7 @@ use crate::choosing::Chooser;
 use crate::numbers::ZonePercent;
 use crate::{
     Access, Cause, Costs, Location, Millis, PageId, PolicyChoice, SlotId, SlotPages, SlotPolicy,
-    SlotPolicyParams, Verdict,
+    SlotPolicyParams, SlotReport, Verdict,
 };
 use ghosts::Ghosts;
 use score::{Seen, TICKS_PER_SLOT};
@@ -185,7 +185,7 @@ impl SlotPolicy for Adaptive {
     }
 
     fn overwritten(&mut self, slot: SlotId) {
-        // Before the store says which page is there now: the record would become that page's.
+        // Remove the page before the store names the slot's next one, which would inherit its record.
         if let Some(page) = self.pages.in_slot(slot).map(|id| self.pages.page(id)) {
             self.removed(page, true, Millis(0));
         }
@@ -304,18 +304,19 @@ impl SlotPolicy for Adaptive {
         self.pages.get_by_page(page).map(|record| record.kept.sum(SETTINGS[self.chooser.chosen].rate, tick))
     }
 
+    fn set_costs(&mut self, costs: Costs) {
+        self.costs = costs;
+        self.ghosts.set_costs(costs);
+    }
+}
+
+impl SlotReport for Adaptive {
     fn choice_changes(&self) -> u64 {
         self.chooser.changes()
     }
 
     fn choice(&self) -> Option<PolicyChoice> {
-        let names = SETTINGS.map(|setting| setting.name);
-        Some(self.chooser.choice(names))
-    }
-
-    fn set_costs(&mut self, costs: Costs) {
-        self.costs = costs;
-        self.ghosts.set_costs(costs);
+        Some(self.chooser.choice(SETTINGS.map(|setting| setting.name)))
     }
 
     fn memory_bytes(&self) -> usize {

@@ -1,10 +1,10 @@
 //! One flush for many waiters.
 //!
 //! Flushes of a device are numbered. A completed write is durable once a flush that *started* afterwards has
-//! completed: [`GroupFlush::next`] returns that flush's number, and [`GroupFlush::cover`] waits for it,
-//! starting it if none runs. A flush runs in a task of its own, so its result is kept even if every waiter is
-//! dropped. A failed flush is final: what it should have made durable may be lost, so nothing may rely on it.
-//! The failure is noted durably ([`Remember`]) before any waiter learns of it (I14).
+//! completed: [`GroupFlush::next`] returns that flush's number, and [`GroupFlush::flush_if_needed`] waits for
+//! it, starting it if none runs. A flush runs in a task of its own, so its result is kept even if all waiters
+//! are dropped. A failed flush is final: what it should have made durable may be lost, so nothing may rely on
+//! it. The failure is noted durably ([`Remember`]) before any waiter learns of it (I14).
 //!
 //! A flush that would have nothing to make durable gets its number, but does not reach the device (I42), so a
 //! `sync` of nothing costs no I/O.
@@ -161,23 +161,23 @@ impl<N: FlushNumber> GroupFlush<N> {
         self.0.numbers.lock().covered = None;
     }
 
-    /// Waits until flush `number` (or a later one) has completed. Returns the newest completed flush. Leaves
-    /// it out if it would have nothing to make durable (I42). Cancel-safe: a started flush continues, and its
-    /// result counts for every later caller.
-    pub(crate) async fn cover(&self, number: N) -> Result<N, DeviceError> {
-        self.covered(number, true).await
+    /// Waits until flush `number` (or a later one) has completed; starts it if none runs. Returns the newest
+    /// completed flush. Skips the device if the flush would have nothing to make durable (I42). Cancel-safe:
+    /// a started flush continues, and its result counts for every later caller.
+    pub(crate) async fn flush_if_needed(&self, number: N) -> Result<N, DeviceError> {
+        self.flush(number, true).await
     }
 
-    /// As [`GroupFlush::cover`], but never left out: for loops of the store's own, which flush until
-    /// something in flight has ended. A flush that takes no time would let them spin.
-    pub(crate) async fn reach(&self, number: N) -> Result<N, DeviceError> {
-        self.covered(number, false).await
+    /// As [`GroupFlush::flush_if_needed`], but never skips the device: for the store's internal loops, which
+    /// flush until an operation in flight has ended, and would spin if their flushes took no time.
+    pub(crate) async fn flush_always(&self, number: N) -> Result<N, DeviceError> {
+        self.flush(number, false).await
     }
 
-    async fn covered(&self, number: N, may_leave_out: bool) -> Result<N, DeviceError> {
+    async fn flush(&self, number: N, may_skip: bool) -> Result<N, DeviceError> {
         loop {
             listen!(over = self.0.over);
-            match self.0.turn(number.get(), may_leave_out) {
+            match self.0.turn(number.get(), may_skip) {
                 Next::Done(result) => return result.map(N::nth),
                 Next::Wait => over.await,
                 Next::Run(begun) => self.run(begun),
@@ -198,7 +198,7 @@ impl<N: FlushNumber> GroupFlush<N> {
 }
 
 impl Shared {
-    fn turn(&self, number: u64, may_leave_out: bool) -> Next {
+    fn turn(&self, number: u64, may_skip: bool) -> Next {
         let mut n = self.numbers.lock();
         // Look at this before the failure: what an earlier flush made durable stays so, whatever failed
         // later.
@@ -212,12 +212,12 @@ impl Shared {
             return Next::Wait;
         }
         n.started += 1;
-        // Asked under the lock, and before the device's flush begins. A write that completes later may miss
+        // Ask under the lock, and before the device's flush begins. A write that completes later may miss
         // both: it must wait for the next number, and the device then names another count. Earlier writes
         // are in this count, since each is counted before its caller sees that it has ended.
         let settled = self.device.settled();
-        if may_leave_out && settled.is_some() && settled == n.covered {
-            // All of them, should the caller ask for more than the next.
+        if may_skip && settled.is_some() && settled == n.covered {
+            // The caller may have asked for more than the next flush: this ends all of them.
             n.started = n.started.max(number);
             n.completed = n.started;
             return Next::Done(Ok(n.completed));
@@ -260,7 +260,7 @@ impl Drop for Running {
         match self.outcome.take() {
             Some(Ok(())) => {
                 n.completed = self.begun.number;
-                // Not the count of now: a change that began meanwhile may have missed the flush (I42).
+                // The present count may be larger: a change that began meanwhile may have missed it (I42).
                 n.covered = self.begun.covers;
             }
             Some(Err(error)) => n.failed = Some(error),
@@ -307,11 +307,13 @@ mod tests {
     async fn a_flush_whose_callers_are_dropped_still_counts() {
         let device = slow_device();
         let (_, flush) = flushes(&device);
-        timeout(Duration::from_millis(10), flush.cover(HddFlush(1))).await.expect_err("it takes a second");
+        timeout(Duration::from_millis(10), flush.flush_if_needed(HddFlush(1)))
+            .await
+            .expect_err("it takes a second");
         sleep(Duration::from_secs(2)).await;
         assert_eq!(flush.completed(), HddFlush(1));
         let ops = device.ops();
-        assert_eq!(flush.cover(HddFlush(1)).await.expect("covered"), HddFlush(1));
+        assert_eq!(flush.flush_if_needed(HddFlush(1)).await.expect("covered"), HddFlush(1));
         assert_eq!(device.ops(), ops, "no second flush");
     }
 
@@ -322,12 +324,14 @@ mod tests {
         );
         device.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
         let (remember, flush) = flushes(&device);
-        timeout(Duration::from_nanos(1), flush.cover(HddFlush(1))).await.expect_err("it takes longer");
+        timeout(Duration::from_nanos(1), flush.flush_if_needed(HddFlush(1)))
+            .await
+            .expect_err("it takes longer");
         sleep(Duration::from_secs(2)).await;
         assert!(remember.recall().hdd);
-        assert!(matches!(flush.cover(HddFlush(1)).await, Err(DeviceError { op: IoOp::Flush, .. })));
+        assert!(matches!(flush.flush_if_needed(HddFlush(1)).await, Err(DeviceError { op: IoOp::Flush, .. })));
         assert!(
-            flush.cover(HddFlush(2)).await.is_err(),
+            flush.flush_if_needed(HddFlush(2)).await.is_err(),
             "the next flush would succeed without what the first one lost"
         );
     }
@@ -346,7 +350,7 @@ mod tests {
             };
             let (failures, runtime) = (Arc::new(failures), Handle::current());
             let flush = GroupFlush::<SsdFlush>::new(device, Flushed::Ssd, &failures, &runtime);
-            flush.cover(SsdFlush(1)).await.expect_err("it fails");
+            flush.flush_if_needed(SsdFlush(1)).await.expect_err("it fails");
             let noted = remember.recall();
             assert_eq!((noted.ssd, noted.hdd), (true, hdd), "the ring is on {ring_on:?}");
         }
@@ -358,7 +362,7 @@ mod tests {
         device.clear_faults();
         device.inject(Fault::new(FaultEffect::Fenced).on(IoOp::Flush).times(1));
         let (remember, flush) = flushes(&device);
-        flush.cover(HddFlush(1)).await.expect_err("refused");
+        flush.flush_if_needed(HddFlush(1)).await.expect_err("refused");
         assert!(remember.recall().is_empty() && flush.failed().is_some());
     }
 
@@ -370,13 +374,13 @@ mod tests {
         let device = slow_device();
         let flush = first.block_on(async {
             let (_, flush) = flushes(&device);
-            timeout(Duration::from_millis(10), flush.cover(HddFlush(1)))
+            timeout(Duration::from_millis(10), flush.flush_if_needed(HddFlush(1)))
                 .await
                 .expect_err("it takes a second");
             flush
         });
         drop(first);
-        assert!(second.block_on(flush.cover(HddFlush(2))).is_err());
+        assert!(second.block_on(flush.flush_if_needed(HddFlush(2))).is_err());
     }
 
     /// A device whose changes are counted, as those of every store, and the device behind the fence.
@@ -395,7 +399,7 @@ mod tests {
     /// Covers everything so far; returns the number of flushes that reached the device.
     async fn reaching(flush: &GroupFlush<HddFlush>, device: &SimDevice) -> u64 {
         let (before, next) = (device.stats().flush.ops, flush.next());
-        assert_eq!(flush.cover(next).await.expect("covered"), next);
+        assert_eq!(flush.flush_if_needed(next).await.expect("covered"), next);
         device.stats().flush.ops - before
     }
 
@@ -420,7 +424,7 @@ mod tests {
         flush.doubt();
         assert_eq!(reaching(&flush, &device).await, 1);
         let later = HddFlush(flush.next().0 + 3);
-        assert_eq!(flush.cover(later).await.expect("covered"), later);
+        assert_eq!(flush.flush_if_needed(later).await.expect("covered"), later);
         assert_eq!(flush.next(), HddFlush(later.0 + 1), "what is written now waits for another");
     }
 
@@ -429,11 +433,13 @@ mod tests {
         let (device, fenced) = counted();
         let (_, flush) = flushes_of(Arc::clone(&fenced));
         device.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(9))).on(IoOp::Flush).times(1));
-        timeout(Duration::from_millis(10), flush.cover(HddFlush(1))).await.expect_err("it takes longer");
+        timeout(Duration::from_millis(10), flush.flush_if_needed(HddFlush(1)))
+            .await
+            .expect_err("it takes longer");
         write(&fenced).await;
         assert_eq!(flush.completed(), HddFlush(0), "the flush still runs");
         let before = device.stats().flush.ops;
-        flush.cover(flush.next()).await.expect("covered");
+        flush.flush_if_needed(flush.next()).await.expect("covered");
         // The one that was running, and one for what was written meanwhile.
         assert_eq!(device.stats().flush.ops - before, 2);
     }
@@ -466,8 +472,8 @@ mod tests {
         reaching(&flush, &device).await;
         flush.doubt();
         device.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
-        flush.cover(flush.next()).await.expect_err("it fails");
-        flush.cover(flush.next()).await.expect_err("the failure is final");
+        flush.flush_if_needed(flush.next()).await.expect_err("it fails");
+        flush.flush_if_needed(flush.next()).await.expect_err("the failure is final");
         let flush = flush.without_failure();
         assert_eq!(reaching(&flush, &device).await, 1);
         assert_eq!(reaching(&flush, &device).await, 0);
@@ -478,8 +484,8 @@ mod tests {
         let fence = Fence::default();
         let device = SimDevice::new("hdd", 1 << 20, 1, &SimPower::new());
         let (_, flush) = flushes_of(fence.guard(Arc::new(device)));
-        flush.cover(flush.next()).await.expect("covered");
+        flush.flush_if_needed(flush.next()).await.expect("covered");
         fence.close();
-        flush.cover(flush.next()).await.expect_err("the store was dropped");
+        flush.flush_if_needed(flush.next()).await.expect_err("the store was dropped");
     }
 }

@@ -244,8 +244,8 @@ async fn recover(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenE
     let mut unverified = params.unverified(&noted);
     let flushes = RecoveryFlushes::new(&params);
     reader.note_listed(&mut unverified).await?;
-    // Before any other write. Suppose an image repairs a home before the image itself is durable: a power cut
-    // in the middle would leave a torn home and no image (I13).
+    // This comes before any other write. Suppose an image repairs a home before the image itself is durable:
+    // a power cut in the middle would leave a torn home and no image (I13).
     report.rewritten = reader.make_durable(&evidence, &unverified, &flushes).await?;
     reader.zero_unreadable(&given_up).await?;
     let mut written = reader.repair_from_slots(&evidence, &verdict, &unverified).await?;
@@ -366,8 +366,8 @@ impl RecoveryFlushes {
     pub(crate) async fn flush(&self, devices: &[Flushed]) -> Result<(), DeviceError> {
         for device in devices {
             match device {
-                Flushed::Ssd => drop(self.cache.flush.reach(self.cache.flush.next()).await?),
-                Flushed::Hdd => drop(self.hdd.reach(self.hdd.next()).await?),
+                Flushed::Ssd => drop(self.cache.flush.flush_always(self.cache.flush.next()).await?),
+                Flushed::Hdd => drop(self.hdd.flush_always(self.hdd.next()).await?),
             }
         }
         Ok(())

@@ -6,7 +6,7 @@
 use crate::exec::Core;
 use crate::exec::io::join_all::join_all;
 use crate::protocol::slots::Move;
-use pagetier_bufpool::{TierError, WrittenPage};
+use pagetier_bufpool::TierError;
 use pagetier_devio::{IoBuf, IoClass};
 use pagetier_page::Lsn;
 
@@ -69,9 +69,7 @@ impl Core {
         }
         reading.moves = bad;
         drop(reading);
-        let back = |written: WrittenPage| self.give_back(written.image);
-        let written = self.write_slots(slots, IoClass::Clean, &back).await;
-        written.failed.into_iter().for_each(|failed| self.give_back(failed.image));
+        self.write_copies(slots).await;
     }
 
     /// Reads the images, in order; `None`: the image is bad.

@@ -33,65 +33,71 @@ struct Sorted {
 
 /// The outcome of slot writes.
 #[derive(Default)]
-pub(crate) struct SlotsWritten {
+struct SlotsWritten {
     /// The writes that failed: these pages have to be written home instead.
-    pub(crate) failed: Vec<HomeBound>,
+    failed: Vec<HomeBound>,
     /// The pages in slots that back their home writes, which come next.
     appended: Vec<HomeBound>,
     /// For pages of both lists: the pages displaced for them.
     displaced: Displacements,
 }
 
+/// A write of the pool's dirty pages.
+struct DirtyWrite<'a> {
+    core: &'a Arc<Core>,
+    class: IoClass,
+    /// Receives the pages that wait for the ring to be put into use; `None`: it is in use.
+    refused: Option<&'a Mutex<Vec<DirtyPage>>>,
+    done: &'a (dyn Fn(WrittenPage) + Send + Sync),
+}
+
 impl Core {
+    /// Writes the pages of `batch`, and calls `done` for each.
     pub(crate) async fn write_dirty(
         self: &Arc<Self>,
         batch: Vec<DirtyPage>,
         class: IoClass,
         done: &(dyn Fn(WrittenPage) + Send + Sync),
     ) {
-        let left = self.write_inside(batch, class, true, done).await;
+        let refused = Mutex::new(Vec::new());
+        DirtyWrite { core: self, class, refused: Some(&refused), done }.write(batch).await;
+        let left = refused.into_inner();
         if !left.is_empty() {
-            // Not inside: the ring is put into use while no write is under way. The pages that were refused
-            // go through it, and their writers learn nothing of that.
+            // The ring is put into use while no write is under way, so not inside `write`. The pages that
+            // were refused go through it, and their writers learn nothing of that.
             self.use_ring().await;
-            self.write_inside(left, class, false, done).await;
+            DirtyWrite { core: self, class, refused: None, done }.write(left).await;
         }
     }
+}
 
-    /// Writes the pages of `batch`. With `first`, returns those that wait for the ring to be put into use.
-    async fn write_inside(
-        self: &Arc<Self>,
-        batch: Vec<DirtyPage>,
-        class: IoClass,
-        first: bool,
-        done: &(dyn Fn(WrittenPage) + Send + Sync),
-    ) -> Vec<DirtyPage> {
-        let _inside = self.writers.read().await;
-        let refused = Mutex::new(Vec::new());
-        let retry = first.then_some(&refused);
+impl DirtyWrite<'_> {
+    async fn write(&self, batch: Vec<DirtyPage>) {
+        let core = self.core;
+        let _inside = core.writers.read().await;
         // Pages that find no slot are routed anew in each round: the mode, the policy or the SSD's state may
         // have changed while they waited.
         let mut left = batch;
         while !left.is_empty() {
             // Register before looking. A checkpoint that ended between the look and the wait would otherwise
             // go unnoticed, and the pages would wait for the next one, which may never come.
-            listen!(changed = self.changed);
-            if let Some(refusal) = self.refusal() {
-                left.into_iter().for_each(|dirty| done(failed(dirty, &refusal)));
-                break;
+            listen!(changed = core.changed);
+            if let Some(refusal) = core.refusal() {
+                left.into_iter().for_each(|d| self.end(d.page, d.image, Err(refusal.clone()), None));
+                return;
             }
-            if first && self.refused_whole.load(Ordering::Acquire) {
+            if let Some(refused) = self.refused.filter(|_| core.refused_whole.load(Ordering::Acquire)) {
                 // A slot may be free only after a write-back, which is refused.
                 refused.lock().extend(left);
-                break;
+                return;
             }
-            let sorted = self.route(left);
+            let sorted = core.route(left);
             left = sorted.wait;
             let stuck = sorted.slots.is_empty() && sorted.home.is_empty();
             if stuck {
                 // Only a checkpoint or a flush frees slots. Nothing else may ask for one: without this wake
                 // the writers and an idle maintenance task would wait for each other.
-                self.wake.notify_one();
+                core.wake.notify_one();
                 changed.await;
                 continue;
             }
@@ -99,22 +105,96 @@ impl Core {
             // Both at once: one slow home write would otherwise keep a whole batch of pages dirty that the
             // SSD takes in a millisecond.
             let (written, ()) = join(
-                flow(self.write_slots(sorted.slots, class, done)),
-                flow(self.write_dirty_home(sorted.home, &none, class, retry, done)),
+                flow(core.write_slots(sorted.slots, self.class, Some(self))),
+                flow(self.write_pages_home(sorted.home, &none)),
             )
             .await;
             let SlotsWritten { failed, appended, displaced } = written;
             // A page whose slot could not be written goes home instead, so a failed SSD slows writes down but
             // fails none.
             join(
-                flow(self.write_dirty_home(failed, &displaced, class, retry, done)),
-                flow(self.write_appended_home(appended, &displaced, class, retry, done)),
+                flow(self.write_pages_home(failed, &displaced)),
+                flow(self.write_appended_home(appended, &displaced)),
             )
             .await;
         }
-        refused.into_inner()
     }
 
+    /// Writes pages home that no slot backs.
+    async fn write_pages_home(&self, pages: Vec<HomeBound>, displaced: &Displacements) {
+        let core = self.core;
+        let lsns: FxHashMap<PageId, Lsn> = match self.refused {
+            Some(_) if !core.doublewrite() => pages.iter().map(|b| (b.page, b.lsn)).collect(),
+            _ => FxHashMap::default(),
+        };
+        let each = |page, image: IoBuf, outcome| {
+            if let (Some(refused), Outcome::Failed(error)) = (self.refused, &outcome)
+                && core.wants_ring(error)
+            {
+                let recovery_lsn = lsns.get(&page).copied().unwrap_or_default();
+                core.state.lock().slots.note_unreported(displaced.get(&page).copied());
+                return refused.lock().push(DirtyPage { page, image, logical: 0, recovery_lsn });
+            }
+            let mut displaced = displaced.get(&page).copied();
+            let result = match outcome {
+                Outcome::Failed(error) => Err(error),
+                Outcome::Home | Outcome::Superseded | Outcome::GivenUp => {
+                    let (location, by_copy) = core.arrived_home(page, image.as_slice());
+                    displaced = displaced.or(by_copy);
+                    Ok(location)
+                }
+            };
+            self.end(page, image, result, displaced);
+        };
+        // Without a ring, a page over an only copy takes the opposite order: its record comes last (I6).
+        let (over, pages) = core.over_only_copies(pages);
+        core.write_home(Backing::Ring, pages, self.class, &each).await;
+        core.write_home_first(over, self.class, &each).await;
+    }
+
+    /// Writes pages home whose slots back the home writes. A page whose home write fails is written again
+    /// through the ring: its home may be torn, and unlike a slot the ring keeps the image even if the page is
+    /// discarded.
+    async fn write_appended_home(&self, pages: Vec<HomeBound>, displaced: &Displacements) {
+        let core = self.core;
+        let again = Mutex::new(Vec::new());
+        let each = |page, image: IoBuf, outcome| {
+            let now = core.now();
+            let mut state = core.state.lock();
+            // If the home write never began, nothing is backed any more. A claim left behind would hold the
+            // slot forever.
+            state.home.cancel_appended(page, Header::peek(image.as_slice()).stamp);
+            let result = match outcome {
+                Outcome::Failed(TierError::Device { .. }) if core.refusing.cause().is_none() => {
+                    let lsn = state.slots.lsn_of(page);
+                    drop(state);
+                    return again.lock().push(HomeBound::new(page, image, lsn));
+                }
+                Outcome::Failed(error) => Err(error),
+                Outcome::Superseded | Outcome::GivenUp => Ok(state.slots.location(page)),
+                Outcome::Home => {
+                    state.slots.policy_mut().wrote(page, Location::Hdd, now);
+                    Ok(state.slots.location(page))
+                }
+            };
+            let displaced = displaced.get(&page).copied().or_else(|| state.slots.take_unreported());
+            drop(state);
+            self.end(page, image, result, displaced);
+        };
+        core.write_home(Backing::Appended, pages, self.class, &each).await;
+        self.write_pages_home(again.into_inner(), displaced).await;
+    }
+
+    /// Reports that the write of `page` has ended, by which `over` lost its copy.
+    fn end(&self, page: PageId, image: IoBuf, result: Result<Location, TierError>, over: Option<PageId>) {
+        if result.is_ok() {
+            self.core.homes.written(page);
+        }
+        (self.done)(WrittenPage { page, result, displaced: Displaced(over), image });
+    }
+}
+
+impl Core {
     fn route(&self, batch: Vec<DirtyPage>) -> Sorted {
         let now = self.now();
         let mut sorted = Sorted::default();
@@ -151,12 +231,19 @@ impl Core {
         sorted
     }
 
-    /// Writes images to their slots. Returns those whose slots back their home writes, and those that failed.
-    pub(crate) async fn write_slots(
+    /// Writes images to their slots as copies, which no write of the pool waits for.
+    pub(crate) async fn write_copies(&self, slots: Vec<(Ticket, IoBuf, Lsn)>) {
+        let written = self.write_slots(slots, IoClass::Clean, None).await;
+        written.failed.into_iter().for_each(|failed| self.give_back(failed.image));
+    }
+
+    /// Writes images to their slots, for `write` or (`None`) as copies. Returns those whose slots back their
+    /// home writes, and those that failed.
+    async fn write_slots(
         &self,
         slots: Vec<(Ticket, IoBuf, Lsn)>,
         class: IoClass,
-        done: &(dyn Fn(WrittenPage) + Send + Sync),
+        write: Option<&DirtyWrite<'_>>,
     ) -> SlotsWritten {
         let ssd = self.ssd();
         let pieces = slots
@@ -178,8 +265,10 @@ impl Core {
                 // A slot that backs a home write is only half the way: such a page counts as written when it
                 // is home.
                 if result.is_ok() && !ticket.backs_home {
-                    let displaced = Displaced(ticket.displaced);
-                    done(WrittenPage { page, result: Ok(Location::Ssd), displaced, image });
+                    match write {
+                        Some(write) => write.end(page, image, Ok(Location::Ssd), ticket.displaced),
+                        None => self.give_back(image),
+                    }
                     continue;
                 }
                 back.displaced.extend(ticket.displaced.map(|displaced| (page, displaced)));
@@ -213,82 +302,6 @@ impl Core {
         if let Err(error) = result {
             self.ssd_failed(error);
         }
-    }
-
-    async fn write_dirty_home(
-        self: &Arc<Self>,
-        pages: Vec<HomeBound>,
-        displaced: &Displacements,
-        class: IoClass,
-        retry: Option<&Mutex<Vec<DirtyPage>>>,
-        done: &(dyn Fn(WrittenPage) + Send + Sync),
-    ) {
-        let lsns: FxHashMap<PageId, Lsn> = match retry {
-            Some(_) if !self.doublewrite() => pages.iter().map(|b| (b.page, b.lsn)).collect(),
-            _ => FxHashMap::default(),
-        };
-        let each = |page, image: IoBuf, outcome| {
-            if let (Some(retry), Outcome::Failed(error)) = (retry, &outcome)
-                && self.wants_ring(error)
-            {
-                let recovery_lsn = lsns.get(&page).copied().unwrap_or_default();
-                self.state.lock().slots.note_unreported(displaced.get(&page).copied());
-                return retry.lock().push(DirtyPage { page, image, logical: 0, recovery_lsn });
-            }
-            let mut displaced = displaced.get(&page).copied();
-            let result = match outcome {
-                Outcome::Failed(error) => Err(error),
-                Outcome::Home | Outcome::Superseded | Outcome::GivenUp => {
-                    let (location, by_copy) = self.arrived_home(page, image.as_slice());
-                    displaced = displaced.or(by_copy);
-                    Ok(location)
-                }
-            };
-            done(WrittenPage { page, result, displaced: Displaced(displaced), image });
-        };
-        // Without a ring, a page over an only copy takes the opposite order: its record comes last (I6).
-        let (over, pages) = self.over_only_copies(pages);
-        self.write_home(Backing::Ring, pages, class, &each).await;
-        self.write_home_first(over, class, &each).await;
-    }
-
-    /// Writes pages home whose slots back the home writes. A page whose home write fails is written again
-    /// through the ring: its home may be torn, and unlike a slot the ring keeps the image even if the page is
-    /// discarded.
-    async fn write_appended_home(
-        self: &Arc<Self>,
-        pages: Vec<HomeBound>,
-        displaced: &Displacements,
-        class: IoClass,
-        retry: Option<&Mutex<Vec<DirtyPage>>>,
-        done: &(dyn Fn(WrittenPage) + Send + Sync),
-    ) {
-        let again = Mutex::new(Vec::new());
-        let each = |page, image: IoBuf, outcome| {
-            let now = self.now();
-            let mut state = self.state.lock();
-            // If the home write never began, nothing is backed any more. A claim left behind would hold the
-            // slot forever.
-            state.home.cancel_appended(page, Header::peek(image.as_slice()).stamp);
-            let result = match outcome {
-                Outcome::Failed(TierError::Device { .. }) if self.refusing.cause().is_none() => {
-                    let lsn = state.slots.lsn_of(page);
-                    drop(state);
-                    return again.lock().push(HomeBound::new(page, image, lsn));
-                }
-                Outcome::Failed(error) => Err(error),
-                Outcome::Superseded | Outcome::GivenUp => Ok(state.slots.location(page)),
-                Outcome::Home => {
-                    state.slots.policy_mut().wrote(page, Location::Hdd, now);
-                    Ok(state.slots.location(page))
-                }
-            };
-            let displaced = displaced.get(&page).copied().or_else(|| state.slots.take_unreported());
-            drop(state);
-            done(WrittenPage { page, result, displaced: Displaced(displaced), image });
-        };
-        self.write_home(Backing::Appended, pages, class, &each).await;
-        self.write_dirty_home(again.into_inner(), displaced, class, retry, done).await;
     }
 
     /// Handles the arrival of `page` at home as `image`. Returns where the page is kept from now on, and the
@@ -332,10 +345,8 @@ impl Core {
         buf.as_mut_slice().copy_from_slice(image);
         let task = Arc::clone(self);
         self.runtime.spawn(async move {
-            let back = |written: WrittenPage| task.give_back(written.image);
             // The displaced page has been reported to the pool, or is queued for that.
-            let written = task.write_slots(vec![(ticket, buf, Lsn(0))], IoClass::Clean, &back).await;
-            written.failed.into_iter().for_each(|f| task.give_back(f.image));
+            task.write_copies(vec![(ticket, buf, Lsn(0))]).await;
             task.state.lock().admissions -= 1;
             task.changed.notify_waiters();
         });
@@ -369,9 +380,4 @@ pub(crate) fn evicted(core: &Arc<Core>, page: PageId, logical: u32, image: &[u8]
     };
     core.copy_to_slot(&mut state, ticket, image);
     Displaced(ticket.displaced)
-}
-
-fn failed(dirty: DirtyPage, error: &TierError) -> WrittenPage {
-    let DirtyPage { page, image, .. } = dirty;
-    WrittenPage { page, result: Err(error.clone()), displaced: Displaced(None), image }
 }

@@ -71,11 +71,8 @@ impl Core {
             return fail_all(batch, &TierError::Refusing { cause: cause.clone() }, each);
         }
         let ended: Mutex<Vec<Ended>> = Mutex::default();
-        let note = |page, image, outcome| {
-            self.unflushed.ended(page, self.hdd_flush.next());
-            ended.lock().push((page, image, outcome));
-        };
-        self.write_in_place(batch, class, &note).await;
+        let note = |page, image, outcome| ended.lock().push((page, image, outcome));
+        let failed = self.write_in_place(Backing::Ring, batch, class, &note).await;
         let ended = ended.into_inner();
         let home: Vec<PageId> = ended
             .iter()
@@ -91,9 +88,7 @@ impl Core {
             Err(source) => Err(source),
         };
         let failed = match &result {
-            Ok(()) => {
-                ended.iter().filter(|one| matches!(one.2, Outcome::Failed(_))).map(|one| one.0).collect()
-            }
+            Ok(()) => failed,
             // Without a record every copy still counts, whatever its home holds by now.
             Err(_) => ended.iter().map(|one| one.0).collect(),
         };

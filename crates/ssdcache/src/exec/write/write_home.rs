@@ -18,7 +18,6 @@ use pagetier_bufpool::TierError;
 use pagetier_devio::listen;
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass};
 use pagetier_page::{Flags, Header, Lsn, PageId, Stamp};
-use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// A page image on its way home.
@@ -106,17 +105,6 @@ impl Core {
             }
         };
         let (id, versions, images_first) = (plan.id, plan.versions.clone(), plan.images_first);
-        let failed = Mutex::new(Vec::new());
-        let each_noted = |page, image, outcome| {
-            self.unflushed.ended(page, self.hdd_flush.next());
-            // A page given up was not written, so a slot must not become clean by the flush that follows
-            // (I5). An image in the ring has no such effect, and a home that does not exist is not torn.
-            let unbacked = matches!(outcome, Outcome::GivenUp) && backing != Backing::Ring;
-            if unbacked || matches!(outcome, Outcome::Failed(_)) {
-                failed.lock().push(page);
-            }
-            each(page, image, outcome);
-        };
         let (batch, prepared) = self.prepare(batch, plan).await;
         let refused = match prepared {
             Ok(()) => {
@@ -134,8 +122,8 @@ impl Core {
             }
         };
         let begun = refused.is_none();
-        match refused {
-            None => self.write_in_place(batch, class, &each_noted).await,
+        let failed = match refused {
+            None => self.write_in_place(backing, batch, class, each).await,
             Some((error, needs_images)) => {
                 // No home was written, so the next flush must not count for this batch: slots would become
                 // clean, and the ring would give up images though a record, or an image itself, may have
@@ -144,14 +132,14 @@ impl Core {
                     self.state.lock().home.waive_images(id);
                 }
                 let backed = (backing != Backing::WriteBack).then_some(&versions);
-                failed.lock().extend(backed.into_iter().flatten().map(|(page, _)| *page));
                 fail_all(batch, &error, each);
+                backed.into_iter().flatten().map(|(page, _)| *page).collect()
             }
-        }
+        };
         // Ask only now that the writes have ended: a flush already under way may have begun before them (I4).
         let flush = self.hdd_flush.next();
         let mut state = self.state.lock();
-        state.home.end_home_writes(id, begun, failed.into_inner(), flush);
+        state.home.end_home_writes(id, begun, failed, flush);
         drop(state);
         self.changed.notify_waiters();
         self.wake.slots.notify_one();
@@ -264,8 +252,8 @@ impl Core {
         let HomePlan { id, ring, list, blocks, images_first, flush, .. } = plan;
         let journal = async || {
             let written = self.write_journal(blocks).await;
-            // Also after an error: the blocks may have landed or not, but they will not land later, on their
-            // successors.
+            // The recording ends even after an error: the blocks may have landed or not, but they will not
+            // land later, on their successors.
             self.state.lock().home.end_recording(id);
             written
         };
@@ -342,15 +330,33 @@ impl Core {
         join_all(writes).await.into_iter().try_for_each(|done| done.result)
     }
 
-    /// Step 3: the home writes. Pages that were given up meanwhile are not written.
-    pub(super) async fn write_in_place(&self, batch: Vec<HomeBound>, class: IoClass, each: Each<'_>) {
+    /// Step 3: the home writes. Pages that were given up meanwhile are not written. Returns the pages for
+    /// which the next flush of the HDD must not count.
+    pub(super) async fn write_in_place(
+        &self,
+        backing: Backing,
+        batch: Vec<HomeBound>,
+        class: IoClass,
+        each: Each<'_>,
+    ) -> Vec<PageId> {
+        let mut failed = Vec::new();
+        let mut end = |page, image, outcome| {
+            self.unflushed.ended(page, self.hdd_flush.next());
+            // A page given up was not written, so a slot must not become clean by the flush that follows
+            // (I5). An image in the ring has no such effect, and a home that does not exist is not torn.
+            let unbacked = matches!(outcome, Outcome::GivenUp) && backing != Backing::Ring;
+            if unbacked || matches!(outcome, Outcome::Failed(_)) {
+                failed.push(page);
+            }
+            each(page, image, outcome);
+        };
         let mut pieces = Vec::with_capacity(batch.len());
         for HomeBound { page, image, .. } in batch {
             match self.homes.offset(page) {
                 Some(offset) => pieces.push(Piece { offset, buf: image, tag: page }),
                 // Freed since. Its former place may belong to another space by now.
-                None if self.homes.is_given_up(page) => each(page, image, Outcome::GivenUp),
-                None => each(page, image, Outcome::Failed(TierError::NoSuchPage { page })),
+                None if self.homes.is_given_up(page) => end(page, image, Outcome::GivenUp),
+                None => end(page, image, Outcome::Failed(TierError::NoSuchPage { page })),
             }
         }
         let mut runs = write_runs(&self.hdd, pieces, class);
@@ -359,9 +365,10 @@ impl Core {
                 let error = done.clone().map_err(|source| TierError::Device { page, source });
                 error.as_ref().map_or_else(|error| self.note_home_error(error), |()| ());
                 let outcome = error.map_or_else(Outcome::Failed, |()| Outcome::Home);
-                each(page, image, outcome);
+                end(page, image, outcome);
             }
         }
+        failed
     }
 }
 

@@ -1,6 +1,6 @@
 //! The manifest's record of what failed flushes left unverified.
 
-use crate::manifest::kept::ManifestStore;
+use crate::manifest::manifest_store::ManifestStore;
 use crate::manifest::only_copies::UnverifiedRecord;
 use crate::ownership::lock::Ownership;
 use pagetier_devio::task::Boxed;
@@ -33,8 +33,8 @@ impl InManifest {
             change(&mut unverified);
             UnverifiedRecord::of(&unverified)
         };
-        // Also after a drop: no other opener may get the store before it can read that its flush failed
-        // (I14).
+        // Record it even after a drop: no other opener may get the store before it can read that its flush
+        // failed (I14).
         manifests.change_unverified(change, self.ownership.hold_locks().unwrap_or_default())
     }
 }
@@ -53,8 +53,8 @@ impl Remember for InManifest {
     fn made_durable(&self, devices: &[Flushed]) -> Boxed<'static, io::Result<()>> {
         let devices = devices.to_vec();
         let clear = move |noted: &mut Unverified| devices.iter().for_each(|device| noted.clear(*device));
-        // Not after a drop: the next open may have failed flushes of its own by then, which this would
-        // clear.
+        // Clear nothing after a drop: the next open may have failed flushes of its own by then, which this
+        // would clear.
         let begun = self.ownership.while_open(|| self.change(clear));
         begun.unwrap_or_else(|| Box::pin(ready(Err(dropped()))))
     }

@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::manifest::changes::{Change, Slack};
 use crate::manifest::contents::Manifest;
 use crate::manifest::file::NotOurs;
-use crate::manifest::kept::{Hold, ManifestStore};
+use crate::manifest::manifest_store::{Hold, ManifestStore};
 use crate::ownership::lock::Ownership;
 use crate::volume::table::Volume;
 use pagetier_devio::task::Boxed;

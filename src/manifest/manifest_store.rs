@@ -110,7 +110,7 @@ impl ManifestStore {
             Place::Memory(_) => Box::pin(ready(at_once(save(store)))),
             Place::Areas(_, saver) => saver.begin(async move {
                 let saved = save(store).await;
-                // Before the caller learns of it: a store that is closed leaves no file open.
+                // Release it before the caller learns of the end: a store that is closed leaves no file open.
                 drop(hold);
                 saved
             }),
@@ -174,7 +174,7 @@ impl ManifestStore {
     ) -> Boxed<'static, io::Result<()>> {
         self.begin(hold, move |store| async move {
             let unverified = change(store.unverified());
-            // Starts from what is on the disk, not from the manifest in memory: a flush may fail while the
+            // Start from the manifest on the disk, not from the one in memory: a flush may fail while the
             // store is half-way through a change, which this save must not make durable.
             let bytes = match &store.place {
                 Place::Memory(cell) => cell.bytes(),

@@ -90,10 +90,10 @@ impl PageStore {
         let list = Arc::new(List::new(space, shared.tier.subscribe()));
         let (ends, mut ended) = watch::channel(false);
         let replaced = shared.hot.current.lock().replace(Current { list: Arc::clone(&list), ends });
-        // Weak: the task waits for most of its life, and must not keep a dropped store alive.
+        // The task waits for most of its life, and a strong reference would keep a dropped store alive.
         let (begun, weak) = (shared.ending.shutdown_begun(), Arc::downgrade(shared));
         task::spawn(&shared.runtime, async move {
-            // Of two tasks each would discard the other's pages.
+            // Wait for the earlier task: each of two would discard the other's pages.
             if let Some(replaced) = replaced {
                 replaced.ends.send_replace(true);
                 replaced.ends.closed().await;
@@ -104,7 +104,7 @@ impl PageStore {
                 () = begun => {}
                 _ = keep(weak, list, every.max(EVERY_MIN)) => {}
             }
-            // After the work itself: see `Current::ends`.
+            // Closes the channel once the work has ended: see `Current::ends`.
             drop(ended);
         });
         Ok(())
@@ -168,7 +168,7 @@ async fn keep(store: Weak<Shared>, list: Arc<List>, every: Duration) -> Option<(
             // Its engine has dropped the space.
             Err(Error::NoSuchSpace { .. }) => return None,
             Err(error) if failures > 0 => tracing::debug!(%error, "could not update the hot-set list"),
-            // Once per failure, not once per interval.
+            // Warn once per failure, not once per interval.
             Err(error) => {
                 tracing::warn!(
                     error = %Causes(error),
@@ -232,7 +232,7 @@ async fn warm_from(store: &Weak<Shared>, mut cursor: Cursor, mut hot: Option<Vec
         if let Some(hot) = hot.take() {
             warm_memory(store, hot).await?;
         }
-        // In order of their numbers, so nearly in that of the disk.
+        // The list has them in order of their numbers, which is nearly that of the disk.
         for some in pages.chunks(STEP) {
             let shared = here(store)?;
             let exist = some.iter().copied().filter(|page| shared.volume.exists(*page)).collect::<Vec<_>>();
@@ -293,17 +293,17 @@ impl Shared {
         // The close must not wait for long: a slow device delays it by what has to be written.
         match tokio::time::timeout(CLOSING_MAX, self.list_hot(&list, When::AtEnd)).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::debug!(%error, "the hot pages were not listed at the end"),
-            Err(_) => tracing::debug!("the end did not wait until the hot pages were listed"),
+            Ok(Err(error)) => tracing::debug!(%error, "could not update the hot-set list at the close"),
+            Err(_) => tracing::debug!("close did not wait for the hot-set list"),
         }
-        // Even after a success, which may have been that there is nothing to list: the task's last round
-        // was cut short, and the close must not fail because of what it has left.
+        // Discard even after a success, which may mean that there was nothing to list: the task's last round
+        // was cut short, and the close must not fail because of the pages that it has left.
         self.discard_list(&list).await;
     }
 
     /// Discards what is not on the HDD yet of the list, so that nothing else fails because of it.
     async fn discard_list(&self, list: &List) {
-        // First: if this is dropped half-way, the next round writes all pages.
+        // Forget first: if this is dropped half-way, the next round writes all pages.
         list.forget_all();
         let _ = self.pool.discard_unwritten(list.space).await;
     }
@@ -315,7 +315,7 @@ impl Shared {
             Ok::<_, Error>(self.pool.flush_space(page.space).await?)
         };
         if let Err(error) = emptied.await {
-            tracing::debug!(%error, %page, "a damaged page of the hot set stays so");
+            tracing::debug!(%error, %page, "a damaged hot page could not be repaired");
             let _ = self.pool.discard_unwritten(page.space).await;
         }
     }
@@ -340,7 +340,7 @@ impl Shared {
     /// Writes the pages of the list that differ from the one before.
     async fn write_list(self: &Arc<Self>, hot: &Hot, list: &List, when: When) -> Result<(), Error> {
         let mut dirty = 0;
-        // Also what a longer list left behind it, which may be torn in the first open after a loss.
+        // Overwrite the rest of a longer list, too, which may be torn in the first open after a loss.
         let end = self.volume.pages(list.space).ok_or(Error::NoSuchSpace { space: list.space })?;
         let parts = hot.parts(entries_in(self.page_size().payload_bytes()));
         let parts = parts.map(Some).chain(std::iter::repeat(None)).zip(0..u32::MAX);

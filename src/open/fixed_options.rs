@@ -10,7 +10,7 @@
 //! | `costs`, of a calibration | an error unless the store remembers one |
 
 use crate::config::choices::{CostSource, Place};
-use crate::config::frozen::Config;
+use crate::config::store_config::Config;
 use crate::error::OpenError;
 use crate::manifest::contents::Manifest;
 use pagetier_page::PageSize;
@@ -30,7 +30,7 @@ impl Config {
     /// engine from opening its store.
     fn warn_of_other_size(&self, found: &Layout, page_size: PageSize) {
         let named = self.layout(page_size, Some(found.ring_pages));
-        // Compared by slots, not bytes: sizes that differ by less than a slot are one layout.
+        // Compare slots, not bytes: sizes that differ by less than a slot are one layout.
         if named.is_ok_and(|named| named.slots == found.slots) {
             return;
         }

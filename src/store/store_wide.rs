@@ -1,7 +1,7 @@
-//! The calls for the store as a whole: its opening and its end, durability, its parts, its sizes, and views.
+//! The calls for the store as a whole: its builder, durability, its end, handles, sizes, and views.
 
+use super::handles::{Estimates, HotSet, Policies, Spaces, Ssd, Trace};
 use super::page_store::PageStore;
-use super::parts::{Estimates, HotSet, Policies, Spaces, Ssd, Trace};
 use super::shutdown::{CLOSED_MAX, end};
 use super::stats::Stats;
 use crate::config::builder::Builder;
@@ -341,7 +341,7 @@ impl PageStore {
     /// Hits continue undisturbed, and guards stay valid. The policy keeps its statistics and scales its
     /// shares of the pool. A growing pool needs the memory at once, and can have at most the machine's. A
     /// shrinking pool evicts the pages that would be evicted next, and gives their memory back to the system;
-    /// the frames' metadata, about 60 bytes each, stays. It waits for dirty pages to be written, and for
+    /// the frames' metadata, about 50 bytes each, stays. It waits for dirty pages to be written, and for
     /// guards to be dropped if they pin more pages than are to stay.
     ///
     /// Cancel-safe: a dropped call leaves the pool at the size that it has reached. Running simulations of

@@ -1,4 +1,4 @@
-//! The parts of a store's interface. Their methods lie in the rooms: those of [`Spaces`] in `spaces`, of
+//! The handles to a store's parts. Their methods lie in the rooms: those of [`Spaces`] in `spaces`, of
 //! [`Ssd`] in `ssd`, of [`HotSet`] in `hot`, of the others in `tuning`.
 
 use super::page_store::PageStore;
