@@ -65,7 +65,8 @@ pub trait SlotReport {
         None
     }
 
-    /// The memory that the policy's tables take, in bytes. Default: 0, for a policy that has none.
+    /// The memory that the policy's tables take, in bytes, which the pool's budget covers. The default, 0, is
+    /// for a policy without tables.
     fn memory_bytes(&self) -> usize {
         0
     }
