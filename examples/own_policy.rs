@@ -15,7 +15,7 @@
 use pagetier::device::{MemoryDevice, SharedDevice};
 use pagetier::policy::{
     Access, Catalogue, Cause, CleanReason, FrameId, FramePolicy, FramePolicyParams, Millis,
-    PoolPolicyFactory, SlotId, SlotPolicy, SlotPolicyParams, SlotReport, SsdPolicyFactory, Verdict,
+    PoolPolicyFactory, SlotId, SlotPolicy, SlotPolicyParams, SlotReport, SsdPolicyFactory, Usable, Verdict,
     ZonePercent, register,
 };
 use pagetier::{Location, PageId, PageStore, PoolPolicy, SsdPolicy};
@@ -132,13 +132,7 @@ impl SlotPolicy for Fifo {
         }
     }
 
-    fn start_zone(
-        &mut self,
-        k: usize,
-        eligible: &mut dyn FnMut(SlotId) -> bool,
-        _now: Millis,
-        out: &mut Vec<SlotId>,
-    ) {
+    fn start_zone(&mut self, k: usize, eligible: Usable<'_>, _now: Millis, out: &mut Vec<SlotId>) {
         let slots = self.queue.values().map(|(_, slot)| *slot);
         self.zone = slots.filter(|slot| eligible(*slot)).take(k).collect();
         out.extend(&self.zone);

@@ -162,8 +162,8 @@ pub mod policy {
     pub use pagetier_policy::{
         Access, Catalogue, Cause, CleanReason, FrameId, FramePolicy, FramePolicyParams, FrameState,
         GroupStats, GroupWidth, Millis, NotANumber, PageCounts, PolicyChoice, PoolPolicyFactory, SlotId,
-        SlotPolicy, SlotPolicyParams, SlotReport, SsdPolicyFactory, UnknownPolicy, Verdict, ZonePercent,
-        register,
+        SlotPolicy, SlotPolicyParams, SlotReport, SsdPolicyFactory, StateOf, UnknownPolicy, Usable, Verdict,
+        ZonePercent, register,
     };
 }
 

@@ -92,13 +92,11 @@ impl<T: Tier> Pool<T> {
     }
 
     /// The page if it is in memory and its latch is free.
-    #[must_use]
     pub fn try_get(&self, page: PageId) -> Option<PageRef<'_, T>> {
         self.inner.hit(page, Mode::Shared).map(|frame| PageRef::new(&*self.inner, frame))
     }
 
     /// As [`Pool::try_get`], latched exclusively.
-    #[must_use]
     pub fn try_get_mut(&self, page: PageId) -> Option<PageMut<'_, T>> {
         let frame = self.inner.hit(page, Mode::Exclusive)?;
         Some(PageMut::new(&*self.inner, frame))

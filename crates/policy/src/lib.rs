@@ -23,7 +23,9 @@ pub use collections::page_index::PageIndex;
 pub use collections::slot_pages::SlotPages;
 pub use custom::{Catalogue, PoolPolicyFactory, SsdPolicyFactory, register};
 pub use numbers::{GroupWidth, NotANumber, ZonePercent};
-pub use pool::{CLUSTER_PAGES, CLUSTER_PAGES_MAX, FramePolicy, FramePolicyParams, FrameState};
-pub use ssd::{Cause, GroupStats, PageCounts, SlotPolicy, SlotPolicyParams, SlotReport, SsdSetting, Verdict};
+pub use pool::{CLUSTER_PAGES, CLUSTER_PAGES_MAX, FramePolicy, FramePolicyParams, FrameState, StateOf};
+pub use ssd::{
+    Cause, GroupStats, PageCounts, SlotPolicy, SlotPolicyParams, SlotReport, SsdSetting, Usable, Verdict,
+};
 pub use types::{Access, CleanReason, Costs, FrameId, Location, Millis, PageId, SlotId, SpaceId};
 pub use write_budget::WriteBudget;

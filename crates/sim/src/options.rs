@@ -124,7 +124,6 @@ impl<'a> Input<'a> {
     }
 
     /// All references, from the beginning.
-    #[must_use]
     pub fn source(&self) -> Box<dyn Source + '_> {
         let args = self.args;
         match (&self.trace, args.which.tpcc) {

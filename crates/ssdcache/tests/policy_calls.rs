@@ -5,7 +5,7 @@ use crate::common::{PAGE, formatted, layout, page, params, write};
 use pagetier_bufpool::Tier;
 use pagetier_devio::IoBuf;
 use pagetier_page::{PageId, Stamp};
-use pagetier_policy::{Access, Cause, Location, Millis, SlotId, SlotPolicy, SlotReport, Verdict};
+use pagetier_policy::{Access, Cause, Location, Millis, SlotId, SlotPolicy, SlotReport, Usable, Verdict};
 use pagetier_ssdcache::{Entry, Homes, OpenParams, Plan, SlotParams, Slots, SsdFlush, SsdTier};
 use pagetier_testing::{SimDevice, SimPower};
 use std::sync::{Arc, Mutex};
@@ -93,13 +93,7 @@ impl SlotPolicy for Script {
         self.note(Told::Removed(page, evicted));
     }
 
-    fn start_zone(
-        &mut self,
-        k: usize,
-        eligible: &mut dyn FnMut(SlotId) -> bool,
-        _: Millis,
-        out: &mut Vec<SlotId>,
-    ) {
+    fn start_zone(&mut self, k: usize, eligible: Usable<'_>, _: Millis, out: &mut Vec<SlotId>) {
         out.extend((0..SLOTS).map(SlotId).filter(|slot| eligible(*slot)).take(k));
     }
 

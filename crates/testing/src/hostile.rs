@@ -6,8 +6,8 @@
 //! seed and the reported events, so a run is reproducible.
 
 use pagetier_policy::{
-    Access, Catalogue, Cause, CleanReason, FrameId, FramePolicy, FramePolicyParams, FrameState, Location,
-    Millis, PageId, PoolPolicyFactory, SlotId, SlotPolicy, SlotPolicyParams, SlotReport, SsdPolicyFactory,
+    Access, Catalogue, Cause, CleanReason, FrameId, FramePolicy, FramePolicyParams, Location, Millis, PageId,
+    PoolPolicyFactory, SlotId, SlotPolicy, SlotPolicyParams, SlotReport, SsdPolicyFactory, StateOf, Usable,
     Verdict,
 };
 use parking_lot::Mutex;
@@ -179,13 +179,7 @@ impl SlotPolicy for HostileSsd {
 
     fn removed(&mut self, _page: PageId, _evicted: bool, _now: Millis) {}
 
-    fn start_zone(
-        &mut self,
-        k: usize,
-        eligible: &mut dyn FnMut(SlotId) -> bool,
-        _now: Millis,
-        out: &mut Vec<SlotId>,
-    ) {
+    fn start_zone(&mut self, k: usize, eligible: Usable<'_>, _now: Millis, out: &mut Vec<SlotId>) {
         // Include eligible slots: otherwise admissions would rarely replace a page.
         let any = (0..self.malice.end.min(1 << 12)).map(SlotId).filter(|slot| eligible(*slot)).take(k / 2);
         if self.malice.says_yes() {
@@ -274,13 +268,7 @@ impl FramePolicy for HostilePool {
 
     fn cleaned(&mut self, _frame: FrameId, _location: Location, _reason: CleanReason) {}
 
-    fn clean_set(
-        &mut self,
-        _depth: usize,
-        max: usize,
-        state: &mut dyn FnMut(FrameId) -> FrameState,
-        out: &mut Vec<FrameId>,
-    ) {
+    fn clean_set(&mut self, _depth: usize, max: usize, state: StateOf<'_>, out: &mut Vec<FrameId>) {
         for frame in self.malice.list(max).into_iter().map(FrameId) {
             state(frame);
             out.push(frame);

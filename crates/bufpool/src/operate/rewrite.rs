@@ -18,7 +18,6 @@ impl<T: Tier> Pool<T> {
     }
 
     /// As [`Pool::rewrite`], but never waits: also returns false while the page is latched.
-    #[must_use]
     pub fn try_rewrite(&self, page: PageId, lsn: Lsn) -> bool {
         // While the page table grows, only a lookup under the bucket's lock finds every page.
         let latched = {

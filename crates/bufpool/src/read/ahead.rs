@@ -35,7 +35,6 @@ impl<T: Tier> Pool<T> {
 
     /// Reads the pages `range` of `space` in order, with read-ahead, without displacing the hot pages in
     /// memory.
-    #[must_use]
     pub fn scan(&self, space: SpaceId, range: Range<u32>) -> Scan<'_, T> {
         Scan { pool: self, cursor: Cursor::new(space, range) }
     }

@@ -13,7 +13,7 @@
 
 use super::{FramePolicy, FrameState, LookAhead};
 use crate::collections::chains::{Chain, ChainLinks};
-use crate::{Access, CleanReason, Costs, FrameId, Location, PageId, PolicyChoice, SpaceId};
+use crate::{Access, CleanReason, Costs, FrameId, Location, PageId, PolicyChoice, SpaceId, StateOf};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
@@ -350,13 +350,7 @@ impl FramePolicy for HintedPool {
 
     /// At most half of the dirty frames are those that leave early because of hints, so that neither kind
     /// waits for the other.
-    fn clean_set(
-        &mut self,
-        depth: usize,
-        max: usize,
-        state: &mut dyn FnMut(FrameId) -> FrameState,
-        out: &mut Vec<FrameId>,
-    ) {
+    fn clean_set(&mut self, depth: usize, max: usize, state: StateOf<'_>, out: &mut Vec<FrameId>) {
         if !self.has_hints() {
             return self.inner.clean_set(depth, max, state, out);
         }

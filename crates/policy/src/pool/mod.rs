@@ -31,6 +31,9 @@ pub enum FrameState {
     Busy,
 }
 
+/// Asks for the state of a frame.
+pub type StateOf<'a> = &'a mut dyn FnMut(FrameId) -> FrameState;
+
 /// The maximum number of frames that [`FramePolicy::clean_set`] examines per unit of `depth`.
 pub const LOOK_FACTOR: usize = 16;
 
@@ -123,13 +126,7 @@ pub trait FramePolicy: Send + std::fmt::Debug {
     /// clean or dirty, and appends up to `max` dirty ones to `out`, in the order to write them. Busy frames
     /// do not count towards `depth`, but no more than [`LOOK_FACTOR`] times `depth` frames are examined. A
     /// policy that cleans in clusters also appends the other dirty frames of a cluster.
-    fn clean_set(
-        &mut self,
-        depth: usize,
-        max: usize,
-        state: &mut dyn FnMut(FrameId) -> FrameState,
-        out: &mut Vec<FrameId>,
-    ) {
+    fn clean_set(&mut self, depth: usize, max: usize, state: StateOf<'_>, out: &mut Vec<FrameId>) {
         let mut ahead = LookAhead::new(depth);
         let full = out.len().saturating_add(max);
         self.first_to_go(&mut |frame| {

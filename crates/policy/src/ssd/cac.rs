@@ -10,7 +10,7 @@ use super::tracked::{Record, RecordId, Tracked};
 use super::zone::Zone;
 use super::{Cause, GroupStats, PageCounts, SlotPolicy, SlotReport, Verdict};
 use crate::numbers::{GroupWidth, ZonePercent};
-use crate::{Access, Costs, Location, Millis, PageId, SlotId, SlotPages};
+use crate::{Access, Costs, Location, Millis, PageId, SlotId, SlotPages, Usable};
 use std::sync::Arc;
 
 /// Whether CAC anticipates a page's reads and writes after a move.
@@ -407,13 +407,7 @@ impl SlotPolicy for Cac {
         }
     }
 
-    fn start_zone(
-        &mut self,
-        k: usize,
-        eligible: &mut dyn FnMut(SlotId) -> bool,
-        _now: Millis,
-        out: &mut Vec<SlotId>,
-    ) {
+    fn start_zone(&mut self, k: usize, eligible: Usable<'_>, _now: Millis, out: &mut Vec<SlotId>) {
         let Self { zone, stats, estimate, .. } = self;
         let candidates = stats
             .occupied()

@@ -28,6 +28,9 @@ use std::sync::Arc;
 /// lowest ahead of time ([`SlotPolicy::next_victims`]), so that usable ones come first.
 pub const LOOK_MAX: usize = 256;
 
+/// Asks whether a slot may be named.
+pub type Usable<'a> = &'a mut dyn FnMut(SlotId) -> bool;
+
 /// Why a page is being considered for the SSD.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cause {
@@ -124,13 +127,7 @@ pub trait SlotPolicy: SlotReport + Send + Sync + std::fmt::Debug {
 
     /// Starts a new eviction zone (section 5.4): appends the `k` occupied slots of lowest benefit that
     /// `eligible` accepts to `out`. They are the only eviction candidates until the next call.
-    fn start_zone(
-        &mut self,
-        k: usize,
-        eligible: &mut dyn FnMut(SlotId) -> bool,
-        now: Millis,
-        out: &mut Vec<SlotId>,
-    );
+    fn start_zone(&mut self, k: usize, eligible: Usable<'_>, now: Millis, out: &mut Vec<SlotId>);
 
     /// Appends up to `n` zone slots that would be evicted next, lowest benefit first: the store cleans them
     /// ahead of time.

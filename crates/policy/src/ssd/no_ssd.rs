@@ -1,6 +1,6 @@
 //! No SSD cache: every page goes to the HDD.
 
-use crate::{Access, Cause, Location, Millis, PageId, SlotId, SlotPolicy, SlotReport, Verdict};
+use crate::{Access, Cause, Location, Millis, PageId, SlotId, SlotPolicy, SlotReport, Usable, Verdict};
 
 /// Rejects every page, even if slots are free.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,14 +24,7 @@ impl SlotPolicy for NoSsd {
 
     fn removed(&mut self, _page: PageId, _evicted: bool, _now: Millis) {}
 
-    fn start_zone(
-        &mut self,
-        _k: usize,
-        _eligible: &mut dyn FnMut(SlotId) -> bool,
-        _now: Millis,
-        _out: &mut Vec<SlotId>,
-    ) {
-    }
+    fn start_zone(&mut self, _k: usize, _eligible: Usable<'_>, _now: Millis, _out: &mut Vec<SlotId>) {}
 
     fn next_victims(&mut self, _n: usize, _now: Millis, _out: &mut Vec<SlotId>) {}
 }

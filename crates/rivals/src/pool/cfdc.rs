@@ -37,7 +37,7 @@ use super::tournament::{Entry, Tournament};
 use super::window::{WindowPercent, WorkingRegion};
 use pagetier_policy::collections::{QueueNo, Queues};
 use pagetier_policy::pool::LookAhead;
-use pagetier_policy::{Access, CleanReason, FrameId, FramePolicy, FrameState, Location, PageId};
+use pagetier_policy::{Access, CleanReason, FrameId, FramePolicy, FrameState, Location, PageId, StateOf};
 
 /// W of the paper.
 const WORKING: QueueNo = QueueNo(0);
@@ -227,13 +227,7 @@ impl FramePolicy for Cfdc {
     }
 
     /// Goes in eviction order, and includes the whole of the cluster in which it reaches `depth`.
-    fn clean_set(
-        &mut self,
-        depth: usize,
-        max: usize,
-        state: &mut dyn FnMut(FrameId) -> FrameState,
-        out: &mut Vec<FrameId>,
-    ) {
+    fn clean_set(&mut self, depth: usize, max: usize, state: StateOf<'_>, out: &mut Vec<FrameId>) {
         let mut ahead = LookAhead::new(depth);
         let full = out.len().saturating_add(max);
         let mut cluster = None;

@@ -17,7 +17,9 @@
 use super::Casa;
 use super::clusters::Clusters;
 use pagetier_policy::pool::LookAhead;
-use pagetier_policy::{Access, CleanReason, Costs, FrameId, FramePolicy, FrameState, Location, PageId};
+use pagetier_policy::{
+    Access, CleanReason, Costs, FrameId, FramePolicy, FrameState, Location, PageId, StateOf,
+};
 
 /// The state that ClusteredWrite keeps per frame.
 #[derive(Clone, Copy, Debug, Default)]
@@ -112,13 +114,7 @@ impl FramePolicy for Sawc {
         }
     }
 
-    fn clean_set(
-        &mut self,
-        depth: usize,
-        max: usize,
-        state: &mut dyn FnMut(FrameId) -> FrameState,
-        out: &mut Vec<FrameId>,
-    ) {
+    fn clean_set(&mut self, depth: usize, max: usize, state: StateOf<'_>, out: &mut Vec<FrameId>) {
         let Self { casa, table, marks, set } = self;
         // A new number for each write set: no flag has to be cleared in frames that were not written in the
         // end.

@@ -21,7 +21,7 @@
 use super::zoned_slots::ZonedSlots;
 use pagetier_policy::{
     Access, Cause, Location, Millis, PageId, SlotId, SlotPages, SlotPolicy, SlotPolicyParams, SlotReport,
-    Verdict,
+    Usable, Verdict,
 };
 use std::sync::Arc;
 
@@ -155,13 +155,7 @@ impl SlotPolicy for Lru2 {
         self.admitted.take_if(|admitted| *admitted == page);
     }
 
-    fn start_zone(
-        &mut self,
-        k: usize,
-        eligible: &mut dyn FnMut(SlotId) -> bool,
-        _now: Millis,
-        out: &mut Vec<SlotId>,
-    ) {
+    fn start_zone(&mut self, k: usize, eligible: Usable<'_>, _now: Millis, out: &mut Vec<SlotId>) {
         self.slots.start_zone(k, eligible, rank, out);
     }
 

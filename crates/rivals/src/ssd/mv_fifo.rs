@@ -24,7 +24,7 @@ use pagetier_policy::collections::{Chain, ChainLinks};
 use pagetier_policy::ssd::LOOK_MAX;
 use pagetier_policy::{
     Access, Cause, Location, Millis, PageId, SlotId, SlotPages, SlotPolicy, SlotPolicyParams, SlotReport,
-    Verdict,
+    Usable, Verdict,
 };
 use std::sync::Arc;
 
@@ -160,13 +160,7 @@ impl<const DOUBLEWRITE: bool> SlotPolicy for VersionQueue<DOUBLEWRITE> {
         }
     }
 
-    fn start_zone(
-        &mut self,
-        k: usize,
-        eligible: &mut dyn FnMut(SlotId) -> bool,
-        _now: Millis,
-        out: &mut Vec<SlotId>,
-    ) {
+    fn start_zone(&mut self, k: usize, eligible: Usable<'_>, _now: Millis, out: &mut Vec<SlotId>) {
         // What is left of the last zone is no candidate unless it is among the oldest again.
         self.mark_zone(false);
         self.zone.clear();

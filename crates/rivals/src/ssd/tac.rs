@@ -24,7 +24,7 @@
 use super::zoned_slots::ZonedSlots;
 use pagetier_policy::{
     Access, Cause, Costs, Location, Millis, PageId, SlotId, SlotPages, SlotPolicy, SlotPolicyParams,
-    SlotReport, Verdict,
+    SlotReport, Usable, Verdict,
 };
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -117,13 +117,7 @@ impl SlotPolicy for Tac {
         self.slots.take(page);
     }
 
-    fn start_zone(
-        &mut self,
-        k: usize,
-        eligible: &mut dyn FnMut(SlotId) -> bool,
-        _now: Millis,
-        out: &mut Vec<SlotId>,
-    ) {
+    fn start_zone(&mut self, k: usize, eligible: Usable<'_>, _now: Millis, out: &mut Vec<SlotId>) {
         let (slots, now) = self.slots();
         slots.start_zone(k, eligible, now, out);
     }

@@ -3,7 +3,9 @@
 use super::lists::Lists;
 use super::order::Uses;
 use super::{Admission, Order, Peer};
-use pagetier_policy::{Access, Cause, Location, Millis, PageId, SlotId, SlotPolicy, SlotReport, Verdict};
+use pagetier_policy::{
+    Access, Cause, Location, Millis, PageId, SlotId, SlotPolicy, SlotReport, Usable, Verdict,
+};
 use rustc_hash::FxHashMap;
 
 /// A peer's order over the SSD's pages, behind an admission.
@@ -96,13 +98,7 @@ impl SlotPolicy for PeerSsd {
         }
     }
 
-    fn start_zone(
-        &mut self,
-        _k: usize,
-        _eligible: &mut dyn FnMut(SlotId) -> bool,
-        _now: Millis,
-        _out: &mut Vec<SlotId>,
-    ) {
+    fn start_zone(&mut self, _k: usize, _eligible: Usable<'_>, _now: Millis, _out: &mut Vec<SlotId>) {
         // Every slot is a candidate at any time.
     }
 

@@ -30,7 +30,6 @@ const PEER: &str = "peer-";
 
 impl Contender {
     /// Empty tiers under this pair.
-    #[must_use]
     pub fn build(&self, params: TierParams) -> Tiers {
         let (pool_pages, ssd_pages) = (params.pool_pages as usize, params.ssd_pages as usize);
         let frames = FramePolicyParams::new(pool_pages, params.costs);

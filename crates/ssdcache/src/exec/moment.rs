@@ -6,7 +6,6 @@ use crate::protocol::slots::Moment;
 impl SsdTier {
     /// The state at this moment; `None` if its lock is taken, since devices call this during an operation.
     #[doc(hidden)]
-    #[must_use]
     pub fn moment(&self) -> Option<Moment> {
         let core = &self.core;
         let state = core.state.try_lock()?;

@@ -70,7 +70,6 @@ mod position {
 
 impl TierStats {
     /// The SSD's state.
-    #[must_use]
     pub const fn state(&self) -> SsdState {
         match (self.slots, &self.ssd_error) {
             (0, _) => SsdState::Off,
@@ -82,7 +81,6 @@ impl TierStats {
 
 impl SsdTier {
     /// Counters and sizes. Those of the slots and of home writes are of one moment.
-    #[must_use]
     pub fn stats(&self) -> TierStats {
         let (mode, all) = (self.mode(), u64::from(self.core.layout().slots));
         let state = self.core.state.lock();

@@ -67,7 +67,6 @@ impl SsdTier {
 
     /// How often a readmission took pages back, or lost them, and how often its report was returned:
     /// odd in between.
-    #[must_use]
     pub fn reversions(&self) -> u64 {
         self.core.reversions.load(Ordering::Acquire)
     }
@@ -79,7 +78,6 @@ impl SsdTier {
     }
 
     /// What recovery found when the SSD was opened.
-    #[must_use]
     pub fn recovery(&self) -> RecoveryReport {
         self.recovery
     }
@@ -158,13 +156,11 @@ impl SsdTier {
     }
 
     /// Subscribes to events from now on. A slow subscriber loses the oldest.
-    #[must_use]
     pub fn subscribe(&self) -> broadcast::Receiver<SsdEvent> {
         self.core.events.subscribe()
     }
 
     /// The state of the SSD.
-    #[must_use]
     pub fn ssd_state(&self) -> SsdState {
         let failed = self.core.state.lock().ssd_error.is_some();
         match (self.core.has_slots(), failed) {
@@ -175,7 +171,6 @@ impl SsdTier {
     }
 
     /// What the SSD is used for, as configured: a call under way may restrict it ([`SsdTier::at_most`]).
-    #[must_use]
     pub fn mode(&self) -> SsdMode {
         if self.core.has_slots() { self.core.state.lock().mode } else { SsdMode::Off }
     }
@@ -209,7 +204,6 @@ impl SsdTier {
 
     /// The oldest log position that redo would need if the SSD were lost now; `None`: no change is on it
     /// alone.
-    #[must_use]
     pub fn oldest_lsn(&self) -> Option<Lsn> {
         self.core.state.lock().oldest_lsn()
     }
@@ -223,13 +217,11 @@ impl SsdTier {
 
     /// Why writes are refused for a cause that does not lie with the SSD; no exchange of the SSD succeeds
     /// then.
-    #[must_use]
     pub fn refusing_for_good(&self) -> Option<Arc<str>> {
         self.core.refusing.by_hdd()
     }
 
     /// Why writes are refused at present.
-    #[must_use]
     pub fn refusing(&self) -> Option<Arc<str>> {
         self.core.refused_now()
     }
@@ -243,19 +235,16 @@ impl SsdTier {
     }
 
     /// A stamp larger than that of every write begun so far.
-    #[must_use]
     pub fn fresh_stamp(&self) -> Stamp {
         self.core.stamps.fresh()
     }
 
     /// The device in use: the SSD, or the ring's file in a store without one.
-    #[must_use]
     pub fn ssd_device(&self) -> SharedDevice {
         self.core.ssd()
     }
 
     /// The HDD, on which every page has its home.
-    #[must_use]
     pub fn hdd_device(&self) -> &SharedDevice {
         &self.core.hdd
     }
@@ -270,13 +259,11 @@ impl SsdTier {
     }
 
     /// Whether there is a doublewrite ring, in use or not.
-    #[must_use]
     pub fn has_ring(&self) -> bool {
         self.core.layout().ring_pages > 0
     }
 
     /// The number of slots; 0 without an SSD.
-    #[must_use]
     pub fn slots(&self) -> u32 {
         self.core.layout().slots
     }

@@ -63,7 +63,6 @@ impl Block {
     ///
     /// # Panics
     /// With more than [`RECORDS_MAX`] records.
-    #[must_use]
     pub fn encode(&self, seed: StoreSeed) -> Vec<u8> {
         assert!(self.records.len() <= RECORDS_MAX, "a journal block holds {RECORDS_MAX} records");
         let mut b = vec![0; BLOCK_BYTES as usize];

@@ -63,7 +63,6 @@ pub struct MapPiece {
 
 impl MapHeader {
     /// Encodes it as a block of the store of `seed`.
-    #[must_use]
     pub fn encode(&self, seed: StoreSeed) -> Vec<u8> {
         let mut b = vec![0; BLOCK_BYTES as usize];
         put_u32(&mut b, 12, self.slots);
@@ -180,7 +179,6 @@ impl MapBody {
     }
 
     /// Its bytes, padded to whole blocks, and the checksum of the unpadded part for the store of `seed`.
-    #[must_use]
     pub fn encode(&self, seed: StoreSeed) -> (&[u8], u32) {
         (&self.bytes, seed.checksum(&self.bytes[..Self::place(self.slots, self.slots)]))
     }

@@ -255,33 +255,28 @@ impl HomeBatches {
 
     /// Whether the home of `page` is being written. At most one write is in flight, so that versions arrive
     /// in order (I8).
-    #[must_use]
     pub fn is_writing(&self, page: PageId) -> bool {
         self.claims(page).writing > 0
     }
 
     /// Whether the slot of `page` backs a home write that is not durable. A crash might tear the home, and
     /// only the slot could repair it.
-    #[must_use]
     pub fn is_backed_by_slot(&self, page: PageId) -> bool {
         self.claims(page).backed > 0
     }
 
     /// Whether `page` must keep its copy: a crash might tear its home, and nothing else could repair it.
-    #[must_use]
     pub fn must_keep_copy(&self, page: PageId) -> bool {
         let Claims { held, backed, .. } = self.claims(page);
         held + backed > 0
     }
 
     /// Whether a page of `space` is on its way home, or backed by its slot.
-    #[must_use]
     pub fn has_pages_of(&self, space: SpaceId) -> bool {
         self.claims.keys().any(|page| page.space == space)
     }
 
     /// Whether slots of pages of `space` back home writes.
-    #[must_use]
     pub fn has_backed_pages_of(&self, space: SpaceId) -> bool {
         self.claims.iter().any(|(page, claims)| page.space == space && claims.backed > 0)
     }
@@ -318,7 +313,6 @@ impl HomeBatches {
     // ---- a batch's life
 
     /// The maximum number of pages of a batch: half the ring, and at most one journal block.
-    #[must_use]
     pub fn batch_max(&self, backing: Backing) -> usize {
         // Half the ring, so that a batch can be prepared while the one before it waits for its HDD flush.
         if self.takes_images(backing) {
@@ -329,19 +323,16 @@ impl HomeBatches {
     }
 
     /// Whether there is a journal; without slots none is needed.
-    #[must_use]
     pub fn has_journal(&self) -> bool {
         self.journal_blocks > 0
     }
 
     /// Whether a ring backs home writes.
-    #[must_use]
     pub fn has_ring(&self) -> bool {
         self.ring_pages > 0 && !self.rests
     }
 
     /// Whether a place of the ring lists a batch.
-    #[must_use]
     pub fn lists(&self, backing: Backing) -> bool {
         self.ring_pages > 0 && self.rests && (backing == Backing::Ring || self.ring_takes_all)
     }

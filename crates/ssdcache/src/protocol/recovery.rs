@@ -117,7 +117,6 @@ impl Evidence {
     }
 
     /// Determines the newest durable version of every page that has one on the SSD.
-    #[must_use]
     pub fn merge(&self) -> Verdict {
         self.judge(Newest::of(self.map.outside_zone()))
     }
@@ -218,14 +217,12 @@ impl Evidence {
 
     /// The pages whose write-back may have been under way. There is one batch at a time, which ends with an
     /// HDD flush.
-    #[must_use]
     pub fn last_write_back(&self) -> Vec<PageId> {
         let last = self.journal.iter().filter(|b| b.backing == Backing::WriteBack).max_by_key(|b| b.seq);
         last.map(|b| b.records.iter().map(|r| r.page).collect()).unwrap_or_default()
     }
 
     /// By page, the newest version that was written back from its slot, which was durable before the record.
-    #[must_use]
     pub fn written_back(&self) -> FxHashMap<PageId, Stamp> {
         let blocks = self.journal.iter().filter(|b| b.backing == Backing::WriteBack);
         newest_by_page(blocks.flat_map(|b| &b.records).map(|r| (r.page, r.stamp)))
@@ -233,13 +230,11 @@ impl Evidence {
 
     /// From this stamp on, dirty versions in slots may have torn homes, to be repaired from the slots (the
     /// doublewrite policy).
-    #[must_use]
     pub fn slots_back_from(&self) -> Option<Stamp> {
         self.newest_block().filter(|b| b.slots_back).map(|b| b.ring_floor)
     }
 
     /// The newest checkpoint that, according to a journal block, was in force.
-    #[must_use]
     pub fn generation_in_force(&self) -> u64 {
         self.journal.iter().map(|b| b.generation).max().unwrap_or(0)
     }
@@ -249,7 +244,6 @@ impl Evidence {
     }
 
     /// Ring images below this stamp were durable on the HDD before the crash.
-    #[must_use]
     pub fn ring_floor(&self) -> Stamp {
         self.newest_block().map_or(Stamp::ZERO, |b| b.ring_floor)
     }

@@ -207,7 +207,6 @@ impl SimFiles {
     }
 
     /// The directory of all others.
-    #[must_use]
     pub fn root(&self) -> Arc<dyn Directory> {
         Arc::new(SimDir { disk: Arc::clone(&self.0), node: ROOT, path: "/".into() })
     }

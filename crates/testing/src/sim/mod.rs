@@ -265,7 +265,6 @@ impl SimDevice {
     }
 
     /// All bytes as reads see them.
-    #[must_use]
     pub fn snapshot(&self) -> Vec<u8> {
         let state = self.shared.state.lock();
         let mut out = vec![0; state.extent.size as usize];

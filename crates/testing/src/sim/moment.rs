@@ -18,7 +18,6 @@ pub struct SimMoment {
 
 impl SimDevice {
     /// Captures this moment without affecting the device.
-    #[must_use]
     pub fn moment(&self) -> SimMoment {
         let state = self.shared.state.lock();
         SimMoment {
@@ -34,7 +33,6 @@ impl SimDevice {
 
 impl SimMoment {
     /// As [`SimDevice::after_power_cut`], for a cut at this moment.
-    #[must_use]
     pub fn after_power_cut(&self, seed: u64, power: &SimPower) -> SimDevice {
         let mut cache = self.cache.after_power_cut(seed);
         let extent = self.extent.after_power_cut(seed);
@@ -43,19 +41,16 @@ impl SimMoment {
     }
 
     /// As [`SimDevice::after_kill`], for a death of the process at this moment.
-    #[must_use]
     pub fn after_kill(&self, seed: u64, power: &SimPower) -> SimDevice {
         self.successor(self.cache.after_kill(seed), self.extent, seed, power)
     }
 
     /// As [`SimDevice::fork`].
-    #[must_use]
     pub fn fork(&self, seed: u64, power: &SimPower) -> SimDevice {
         self.successor(self.cache.fork(), self.extent, seed, power)
     }
 
     /// As [`SimDevice::truncated`].
-    #[must_use]
     pub fn truncated(&self, bytes: u64, seed: u64, power: &SimPower) -> SimDevice {
         let mut cache = self.cache.fork();
         cache.truncate(bytes);
@@ -64,7 +59,6 @@ impl SimMoment {
 
     /// After a power cut that left exactly those volatile writes (whole) for whose index, below
     /// [`SimMoment::unflushed`], `landed` returns true.
-    #[must_use]
     pub fn after_landing(&self, landed: &dyn Fn(usize) -> bool, seed: u64, power: &SimPower) -> SimDevice {
         self.successor(self.cache.after_landing(landed), Extent::durable(self.extent.size), seed, power)
     }

@@ -27,7 +27,7 @@ use crate::choosing::Chooser;
 use crate::numbers::ZonePercent;
 use crate::{
     Access, Cause, Costs, Location, Millis, PageId, PolicyChoice, SlotId, SlotPages, SlotPolicy,
-    SlotPolicyParams, SlotReport, Verdict,
+    SlotPolicyParams, SlotReport, Usable, Verdict,
 };
 use ghosts::Ghosts;
 use score::{Seen, TICKS_PER_SLOT};
@@ -282,13 +282,7 @@ impl SlotPolicy for Adaptive {
         self.ghosts.forget(record.kept.ghosts);
     }
 
-    fn start_zone(
-        &mut self,
-        k: usize,
-        eligible: &mut dyn FnMut(SlotId) -> bool,
-        _now: Millis,
-        out: &mut Vec<SlotId>,
-    ) {
+    fn start_zone(&mut self, k: usize, eligible: Usable<'_>, _now: Millis, out: &mut Vec<SlotId>) {
         let (zone, pages, key) = self.zone_and_keys();
         let eligible = pages.occupied().filter(|&(slot, _)| eligible(slot));
         zone.start(k, eligible.map(|(slot, _)| (slot, key(slot))), out);

@@ -29,7 +29,6 @@ impl HomeBatches {
     }
 
     /// Whether the ring may bring back a version whose page was discarded since.
-    #[must_use]
     pub fn may_resurrect_discarded(&self) -> bool {
         !self.discarded.is_empty()
     }

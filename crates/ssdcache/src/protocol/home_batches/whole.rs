@@ -14,7 +14,6 @@ impl HomeBatches {
     }
 
     /// The place that the ring continues at.
-    #[must_use]
     pub fn ring_next(&self) -> u32 {
         self.place(self.ring.end)
     }
@@ -24,7 +23,6 @@ impl HomeBatches {
     }
 
     /// The ring place of the image of version `stamp` of `page`, if it is held and no slot has it.
-    #[must_use]
     pub fn place_of(&self, page: PageId, stamp: Stamp) -> Option<u32> {
         let imaged = |batch: &&HomeBatch| batch.backing == Backing::Ring && self.has_ring();
         self.ringed().filter(imaged).find_map(|batch| {
@@ -34,13 +32,11 @@ impl HomeBatches {
     }
 
     /// The number of ring pages that are held.
-    #[must_use]
     pub fn ring_used(&self) -> u64 {
         self.ring.end - self.ring.start
     }
 
     /// Whether the oldest images wait for a page whose home write failed, while no home write is under way.
-    #[must_use]
     pub fn ring_is_stuck(&self) -> bool {
         // While a home write is under way, its end may free the ring without a repair.
         let torn = self.ringed().next().is_some_and(|batch| matches!(batch.phase, Phase::Torn(_)));
@@ -48,13 +44,11 @@ impl HomeBatches {
     }
 
     /// Whether there may be torn homes that only the ring can repair.
-    #[must_use]
     pub fn needs_ring_repair(&self) -> bool {
         self.batches.iter().any(|batch| batch.begun && matches!(batch.phase, Phase::Torn(_)))
     }
 
     /// The oldest change in the ring's images that may not be durable on the HDD.
-    #[must_use]
     pub fn oldest_lsn(&self) -> Option<Lsn> {
         self.ringed().filter_map(|batch| batch.lsn).min()
     }
@@ -62,7 +56,6 @@ impl HomeBatches {
     /// What a journal block states about homes: a stamp, and whether slots back home writes. Images in the
     /// ring with smaller stamps are durable at home; so are versions that slots back. `fresh` is an unused
     /// stamp.
-    #[must_use]
     pub fn journal_floor(&self, fresh: Stamp) -> (Stamp, bool) {
         let backed = self.batches.iter().filter(|batch| batch.backing == Backing::Appended);
         let backed = backed.flat_map(|batch| &batch.versions).map(|(_, stamp)| *stamp);
@@ -73,7 +66,6 @@ impl HomeBatches {
     }
 
     /// What a list in a ring at rest states: home writes of earlier lists, with smaller stamps, are durable.
-    #[must_use]
     pub fn ring_floor(&self, fresh: Stamp) -> Stamp {
         self.ringed().filter_map(|batch| batch.stamp_min).min().unwrap_or(fresh)
     }
@@ -86,7 +78,6 @@ impl HomeBatches {
     // ---- flushes of the HDD
 
     /// Whether an HDD flush is due to keep the ring from filling up.
-    #[must_use]
     pub fn ring_flush_is_due(&self) -> bool {
         let full = self.ring_used() > u64::from(self.ring_pages) / 2 || self.listed() > LISTED_MAX / 2;
         full && self.ringed().next().is_some_and(|batch| batch.flush().is_some())
@@ -97,14 +88,12 @@ impl HomeBatches {
     }
 
     /// Whether an HDD flush would make home writes durable that slots back.
-    #[must_use]
     pub fn flush_would_settle(&self) -> bool {
         self.written_backed().next().is_some()
     }
 
     /// Whether so many home writes that slots back, or so many of their records, have accumulated that an HDD
     /// flush is due.
-    #[must_use]
     pub fn backed_flush_is_due(&self) -> bool {
         let pages: usize = self.written_backed().map(|batch| batch.versions.len()).sum();
         let blocks: u64 = self.written_backed().map(|b| b.journal.end - b.journal.start).sum();
@@ -114,14 +103,12 @@ impl HomeBatches {
     // ---- the journal
 
     /// The next block's sequence number.
-    #[must_use]
     pub fn journal_next(&self) -> JournalSeq {
         self.journal.end
     }
 
     /// The oldest block that is still needed after a checkpoint that begins at this moment. Its map is about
     /// to become outdated for pages on their way home, and only their records show that.
-    #[must_use]
     pub fn journal_needed_from(&self) -> JournalSeq {
         let pinned = self.batches.iter().filter(|batch| batch.pins_journal());
         pinned.map(|batch| batch.journal.start).min().unwrap_or(self.journal.end)
@@ -133,13 +120,11 @@ impl HomeBatches {
     }
 
     /// The number of blocks that the next checkpoint may free.
-    #[must_use]
     pub fn journal_held(&self) -> u64 {
         self.journal.end - self.journal.start
     }
 
     /// Whether the journal is more than half full and a checkpoint would make room.
-    #[must_use]
     pub fn journal_is_high(&self) -> bool {
         let half = self.journal_held() * 2 > u64::from(self.journal_blocks);
         half && self.journal_needed_from() > self.journal.start
@@ -147,7 +132,6 @@ impl HomeBatches {
 
     /// The number of blocks that may not be overwritten: those that a recovery needs, and those being
     /// written, which might otherwise land on their successors.
-    #[must_use]
     pub fn journal_used(&self) -> u64 {
         let recording = self.batches.iter().filter(|batch| batch.phase == Phase::Recording);
         let from = recording.filter(|b| !b.journal.is_empty()).map(|b| b.journal.start).min();

@@ -31,13 +31,11 @@ const BURST_LASTS: u32 = 16;
 
 impl Slots {
     /// The number of discards so far of versions that the HDD lacks.
-    #[must_use]
     pub fn discards(&self) -> u64 {
         self.discards.all
     }
 
     /// Whether no crash brings back a version that one of the first `discards` discards gave up.
-    #[must_use]
     pub fn discards_are_final(&self, discards: u64) -> bool {
         self.discards.final_up_to >= discards
     }

@@ -34,13 +34,11 @@ impl Slots {
 
     /// The oldest log position that redo would need if every copy were lost; `None`: the HDD has every
     /// version.
-    #[must_use]
     pub fn oldest_lsn(&self) -> Option<Lsn> {
         self.slots.iter().filter_map(|s| s.version()).filter(|v| v.is_dirty()).map(|v| v.lsn).min()
     }
 
     /// The pages that have a copy, or one on its way.
-    #[must_use]
     pub fn copies(&self) -> Vec<PageId> {
         self.mapped().chain(self.pending.keys().copied()).collect()
     }
@@ -55,14 +53,12 @@ impl Slots {
     }
 
     /// The number of copies that are newer than the HDD's version.
-    #[must_use]
     pub fn dirty_pages(&self) -> usize {
         self.dirty().count()
     }
 
     /// The pages whose newest version is on the SSD alone, in order, each with the log position from which
     /// redo would bring it back.
-    #[must_use]
     pub fn only_copies(&self) -> Vec<(PageId, Lsn)> {
         let mut pages: Vec<_> = self.dirty().map(|version| (version.page, version.lsn)).collect();
         pages.sort_unstable();
@@ -71,26 +67,22 @@ impl Slots {
 
     /// Whether the newest version of each of `pages` is certainly on the SSD alone. The HDD may also have a
     /// version that a recovery found, since no checkpoint may have recorded its write-back.
-    #[must_use]
     pub fn are_only_copies(&self, pages: &[(PageId, Lsn)]) -> bool {
         let known = |stored: Slot| stored.is_dirty() && !stored.perhaps_home;
         pages.iter().all(|(page, _)| self.live(*page).is_some_and(known))
     }
 
     /// Whether the newest version of `page` is on the SSD alone.
-    #[must_use]
     pub fn is_only_copy(&self, page: PageId) -> bool {
         self.live(page).is_some_and(|stored| stored.is_dirty())
     }
 
     /// The log position from which redo would bring `page` back if its copy were lost.
-    #[must_use]
     pub fn lsn_of(&self, page: PageId) -> Lsn {
         self.live(page).map_or(Lsn(0), |stored| stored.lsn)
     }
 
     /// The highest page number of `space` that has a copy.
-    #[must_use]
     pub fn highest_page(&self, space: SpaceId) -> Option<u32> {
         self.mapped().filter(|p| p.space == space).map(|p| p.no).max()
     }
@@ -102,19 +94,16 @@ impl Slots {
     }
 
     /// Whether the slots are hidden from reads.
-    #[must_use]
     pub fn is_hidden(&self) -> bool {
         self.hidden
     }
 
     /// The number of reads and write-backs that hold a slot.
-    #[must_use]
     pub fn readers(&self) -> usize {
         self.slots.iter().map(|s| usize::from(s.readers())).sum()
     }
 
     /// The slot of the copy of `page`, and whether it is clean.
-    #[must_use]
     pub fn copy_of(&self, page: PageId) -> Option<(SlotId, bool)> {
         let slot = self.slot_of(page)?;
         self.slots.get(slot).live().map(|stored| (slot, !stored.is_dirty()))
@@ -128,7 +117,6 @@ impl Slots {
     }
 
     /// Whether the version in `slot` was covered by flush `completed` or an earlier one.
-    #[must_use]
     pub fn is_durable(&self, slot: SlotId, completed: SsdFlush) -> bool {
         self.slots.get(slot).stored().is_none_or(|stored| stored.durable_at <= completed)
     }

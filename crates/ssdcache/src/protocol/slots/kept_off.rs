@@ -67,7 +67,6 @@ impl Slots {
     }
 
     /// The number of copies of pages that are kept off the SSD.
-    #[must_use]
     pub fn copies_kept_off(&self) -> usize {
         if self.kept_off.spaces.is_empty() {
             return 0;

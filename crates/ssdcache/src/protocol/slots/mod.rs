@@ -217,7 +217,6 @@ impl Slots {
     }
 
     /// Whether `page` has a copy on the SSD.
-    #[must_use]
     pub fn location(&self, page: PageId) -> Location {
         if self.slot_of(page).is_some() || self.pending.contains_key(&page) {
             Location::Ssd
@@ -277,7 +276,6 @@ impl Slots {
     }
 
     /// Whether the copy of `page` on the SSD is the version `stamp`.
-    #[must_use]
     pub fn holds(&self, page: PageId, stamp: Stamp) -> bool {
         self.live(page).is_some_and(|stored| stored.stamp == stamp)
     }
@@ -539,7 +537,6 @@ impl Slots {
     // ---- views
 
     /// The policy, for its statistics.
-    #[must_use]
     pub fn policy(&self) -> &dyn SlotPolicy {
         &*self.policy
     }
@@ -550,7 +547,6 @@ impl Slots {
     }
 
     /// The slots without a page.
-    #[must_use]
     pub fn free_slots(&self) -> FreeSlots {
         let (writable, waiting) = self.count_free();
         FreeSlots { writable, waiting, retired: self.retired.len(), checkpointing: self.capturing }
@@ -562,25 +558,21 @@ impl Slots {
     }
 
     /// The number of pages that have a copy on the SSD.
-    #[must_use]
     pub fn pages(&self) -> usize {
         self.by_page.len()
     }
 
     /// The generation of the checkpoint in force: the newest that is durable.
-    #[must_use]
     pub fn in_force(&self) -> u64 {
         self.in_force
     }
 
     /// Counters since the open.
-    #[must_use]
     pub fn counts(&self) -> SlotCounts {
         self.counts
     }
 
     /// The memory of the slot table, the page map and the policy, in bytes.
-    #[must_use]
     pub fn memory_bytes(&self) -> usize {
         // Even an empty index has a cell.
         let map = if self.slots.is_empty() { 0 } else { self.by_page.memory_bytes() };

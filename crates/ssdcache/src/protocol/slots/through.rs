@@ -7,19 +7,16 @@ use pagetier_policy::{Cause, Location, Millis, SlotId};
 
 impl Slots {
     /// Whether a changed page is written home first and only then to a slot.
-    #[must_use]
     pub fn writes_home_first(&self) -> bool {
         self.through && !self.appends()
     }
 
     /// Whether a changed page is first written to a slot, which then backs its home write.
-    #[must_use]
     pub fn backs_home(&self) -> bool {
         self.through && self.appends()
     }
 
     /// Whether the policy decides about pages as they are read from the HDD.
-    #[must_use]
     pub fn admits_on_read(&self) -> bool {
         self.on_read
     }

@@ -34,7 +34,6 @@ impl Alloc {
 
 impl Slots {
     /// Whether slots are given out in circular order.
-    #[must_use]
     pub fn appends(&self) -> bool {
         matches!(self.alloc, Alloc::Circle(_))
     }
