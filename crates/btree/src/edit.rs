@@ -32,15 +32,14 @@ pub(crate) fn insert(m: &mut MiniTx<'_>, page: usize, slot: usize, cell: &[u8]) 
     let at = HEADER_BYTES + slot * SLOT_BYTES;
     m.shift(page, at, at + SLOT_BYTES, (count - slot) * SLOT_BYTES);
     m.write(page, at, &(heap as u16).to_le_bytes());
-    set_counts(m, page, count + 1, heap, dead);
-    set_run(m, page, slot + 1);
+    set_counts(m, page, count + 1, heap, dead, slot + 1);
 }
 
 /// Moves the cells to the end of the payload, so that all free space lies between slots and cells. The log
 /// records the moves, not the cells, which would take most of the record.
 fn compact(m: &mut MiniTx<'_>, page: usize) {
     let node = Node(m.payload(page));
-    let (count, payload) = (node.count(), node.0.len());
+    let (count, run, payload) = (node.count(), node.run(), node.0.len());
     let mut cells: Vec<(usize, usize, usize)> =
         (0..count).map(|slot| (node.cell_at(slot), node.cell(slot).len(), slot)).collect();
     // From the last cell down, each moves up into space that is already free.
@@ -59,7 +58,7 @@ fn compact(m: &mut MiniTx<'_>, page: usize) {
         m.shift(page, from, to, len);
     }
     m.write(page, HEADER_BYTES, &slots);
-    set_counts(m, page, count, heap, 0);
+    set_counts(m, page, count, heap, 0, run);
 }
 
 /// Adjacent cells that move together.
@@ -76,10 +75,7 @@ pub(crate) fn remove(m: &mut MiniTx<'_>, page: usize, slot: usize) {
     let bytes = node.cell(slot).len();
     let at = HEADER_BYTES + slot * SLOT_BYTES;
     m.shift(page, at + SLOT_BYTES, at, (count - slot - 1) * SLOT_BYTES);
-    set_counts(m, page, count - 1, heap, dead + bytes);
-    if slot < run {
-        set_run(m, page, run - 1);
-    }
+    set_counts(m, page, count - 1, heap, dead + bytes, run - usize::from(slot < run));
 }
 
 /// Removes the cells from `slot` on.
@@ -87,8 +83,8 @@ pub(crate) fn truncate(m: &mut MiniTx<'_>, page: usize, slot: usize) {
     let node = Node(m.payload(page));
     let heap = (0..slot).map(|slot| node.cell_at(slot)).min().unwrap_or(node.0.len());
     let live: usize = node.cells().take(slot).map(<[u8]>::len).sum();
-    let dead = node.0.len() - heap - live;
-    set_counts(m, page, slot, heap, dead);
+    let (dead, run) = (node.0.len() - heap - live, node.run());
+    set_counts(m, page, slot, heap, dead, run);
 }
 
 /// Formats a page as a node with these cells. `run` is the slot where an ascending run would continue.
@@ -108,7 +104,10 @@ pub(crate) fn build(m: &mut MiniTx<'_>, page: usize, level: u8, next: u32, run: 
         front.extend_from_slice(&(at as u16).to_le_bytes());
     }
     let back = cells.iter().rev().copied().collect::<Vec<_>>().concat();
-    m.zero(page);
+    // A page without a kind is new: the record of its mini-transaction begins with its zeroes.
+    if m.payload(page)[0] != 0 {
+        m.zero(page);
+    }
     m.write(page, 0, &front);
     if !back.is_empty() {
         m.write(page, heap, &back);
@@ -152,11 +151,10 @@ pub(crate) fn build_first(m: &mut MiniTx<'_>, meta: usize, root: usize, tag: u64
     build(m, root, 0, NONE, 0, &[]);
 }
 
-fn set_counts(m: &mut MiniTx<'_>, page: usize, count: usize, heap: usize, dead: usize) {
-    let words = [dead, heap, count].iter().fold(0, |words, word| words << 16 | *word as u64);
-    m.write(page, 2, &words.to_le_bytes()[..6]);
-}
-
-fn set_run(m: &mut MiniTx<'_>, page: usize, run: usize) {
-    m.write(page, 12, &(run as u16).to_le_bytes());
+/// Writes all of the header that an entry changes, since one write takes less than two. `next` lies between.
+fn set_counts(m: &mut MiniTx<'_>, page: usize, count: usize, heap: usize, dead: usize, run: usize) {
+    let next = u128::from(Node(m.payload(page)).next());
+    let [count, heap, dead, run] = [count, heap, dead, run].map(|n| u128::from(n as u16));
+    let words = count | heap << 16 | dead << 32 | next << 48 | run << 80;
+    m.write(page, 2, &words.to_le_bytes()[..12]);
 }

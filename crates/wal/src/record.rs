@@ -107,19 +107,9 @@ pub(crate) fn put_pages<G: Guard>(
 /// The bytes that [`put_write`] takes besides what it writes.
 pub(crate) const WRITE_BYTES: usize = 6;
 
-/// Makes room for `bytes` more, and if the vector has to grow, for the short writes around a long one too:
-/// otherwise it would grow again for them, and move what it has.
-pub(crate) fn make_room(buf: &mut Vec<u8>, bytes: usize) {
-    if buf.capacity() - buf.len() < bytes {
-        buf.reserve(bytes + 128);
-    }
-}
-
 pub(crate) fn put_write(ops: &mut Vec<u8>, page: u8, offset: usize, bytes: &[u8]) {
-    make_room(ops, WRITE_BYTES + bytes.len());
-    ops.extend_from_slice(&[page, WRITE]);
-    ops.extend_from_slice(&(offset as u16).to_le_bytes());
-    ops.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
+    let [[o0, o1], [l0, l1]] = [offset, bytes.len()].map(|n| (n as u16).to_le_bytes());
+    ops.extend_from_slice(&[page, WRITE, o0, o1, l0, l1]);
     ops.extend_from_slice(bytes);
 }
 

@@ -5,6 +5,7 @@ use crate::guard::Guard;
 use crate::log::Wal;
 use crate::record;
 use pagetier::{Lsn, PageId, PageMut};
+use std::cell::Cell;
 use std::ops::Range;
 
 /// The pages latched for one change, and the operations on them so far. `G` is the kind of their guards:
@@ -57,6 +58,14 @@ const PAGES_MAX: usize = 255;
 /// The bytes that [`MiniTx::replace`] compares at a time.
 const PIECE: usize = 32;
 
+/// The most bytes of a vector that a thread keeps.
+const SPARE_MAX: usize = 32 << 10;
+
+thread_local! {
+    /// The last `ops` and `undo`, empty: to allocate and grow them takes longer than to fill them.
+    static SPARE: Cell<[Vec<u8>; 2]> = const { Cell::new([const { Vec::new() }; 2]) };
+}
+
 impl<G: Guard> std::fmt::Debug for MiniTx<'_, G> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list().entries(self.pages.iter().map(Guard::id)).finish()
@@ -89,7 +98,8 @@ impl<'s, G: Guard> MiniTx<'s, G> {
     /// alone.
     #[must_use]
     pub fn new(wal: Option<&'s Wal>) -> Self {
-        Self { wal, pages: Vec::new(), freed: Vec::new(), ops: Vec::new(), undo: Vec::new() }
+        let [ops, undo] = SPARE.try_with(Cell::take).unwrap_or_default();
+        Self { wal, pages: Vec::new(), freed: Vec::new(), ops, undo }
     }
 
     /// Creates a mini-transaction on one page.
@@ -253,13 +263,10 @@ impl<'s, G: Guard> MiniTx<'s, G> {
     /// Keeps a range that is about to be overwritten.
     fn keep(&mut self, page: usize, offset: usize, len: usize) {
         if self.wal.is_some() {
-            let kept = &self.pages[page][offset..offset + len];
-            record::make_room(&mut self.undo, len + 5);
-            self.undo.extend_from_slice(kept);
-            self.undo.push(page as u8);
+            self.undo.extend_from_slice(&self.pages[page][offset..offset + len]);
             // As in a record: a payload has less than 64 KiB.
-            self.undo.extend_from_slice(&(offset as u16).to_le_bytes());
-            self.undo.extend_from_slice(&(len as u16).to_le_bytes());
+            let [[o0, o1], [l0, l1]] = [offset, len].map(|n| (n as u16).to_le_bytes());
+            self.undo.extend_from_slice(&[page as u8, o0, o1, l0, l1]);
         }
     }
 }
@@ -274,6 +281,11 @@ impl<G: Guard> Drop for MiniTx<'_, G> {
             self.pages[usize::from(page)][offset..offset + bytes.len()].copy_from_slice(bytes);
             let left = rest.len();
             self.undo.truncate(left);
+        }
+        self.ops.clear();
+        let spare = [&mut self.ops, &mut self.undo].map(std::mem::take);
+        if spare.iter().all(|vec| vec.capacity() <= SPARE_MAX) {
+            let _ = SPARE.try_with(|last| last.set(spare));
         }
     }
 }
