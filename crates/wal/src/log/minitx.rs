@@ -283,6 +283,7 @@ impl<G: Guard> Drop for MiniTx<'_, G> {
             self.undo.truncate(left);
         }
         self.ops.clear();
+        self.undo.clear();
         let spare = [&mut self.ops, &mut self.undo].map(std::mem::take);
         if spare.iter().all(|vec| vec.capacity() <= SPARE_MAX) {
             let _ = SPARE.try_with(|last| last.set(spare));
