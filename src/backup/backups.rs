@@ -14,6 +14,7 @@ use super::report::{RestoreProgress, blocking};
 use crate::error::BackupError;
 use pagetier_devio::Causes;
 use pagetier_devio::files::{DirFile, Directory, RealDir};
+use pagetier_page::LogMark;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
@@ -56,6 +57,8 @@ pub struct BackupFile {
     pub modified: Option<SystemTime>,
     /// The id of the store that was backed up; `None`: the head of the file is damaged.
     pub store: Option<String>,
+    /// The identity of the log that its pages need; `None`: none, or the head of the file is damaged.
+    pub log: Option<u64>,
     /// Whether it is a full backup; `None`: the head of the file is damaged.
     pub is_full: Option<bool>,
     /// The number of its pages; `None`: it was not read to its end, or is damaged.
@@ -229,6 +232,7 @@ impl BackupFile {
             bytes: 0,
             modified: None,
             store: None,
+            log: None,
             is_full: None,
             pages: None,
             fault: None,
@@ -276,6 +280,7 @@ fn examined(dir: &Path) -> Result<Vec<(BackupFile, Option<Head>)>, BackupError> 
             (file.bytes, file.modified) = (meta.len(), meta.modified().ok());
         }
         file.store = head.as_ref().map(|head| head.store.clone());
+        file.log = head.as_ref().and_then(|head| Some(LogMark::from(head.log?).id));
         file.is_full = head.as_ref().map(|head| head.after.is_none());
         files.push((file, head));
     }

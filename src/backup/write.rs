@@ -46,8 +46,8 @@ use pagetier_devio::files::{DirFile, Directory, RealDir, create_durably};
 use pagetier_devio::{Causes, IoBuf};
 use pagetier_page::{Header, Lsn, PageId, Stamp};
 use rustc_hash::FxHashSet;
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
+use std::fs::{FileType, Permissions};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::task::JoinSet;
@@ -85,6 +85,10 @@ impl Draft {
                 let Some(file) = locked(&*files, &named).map_err(BackupError::io(&named))? else {
                     return Ok(None);
                 };
+                // Its writes would wait for a reader, and with them the end of the engine.
+                if file_type(&*file).is_some_and(|kind| kind.is_fifo()) {
+                    return Err(BackupError::io(&named)(std::io::Error::other("it is a pipe; remove it")));
+                }
                 // The log of an interrupted backup goes before the draft that says whose it is.
                 let drafted = if is_regular(&*file) { drafted(&*file, &named) } else { None };
                 drafted.map_or(Ok(()), |number| remove_unfinished(&*files, &dir, number))?;
@@ -210,7 +214,7 @@ impl Draft {
 
 /// Empties a file, which is locked: another backup may have been writing it.
 fn emptied(file: &dyn DirFile) -> std::io::Result<()> {
-    // A pipe, or a device, is as it is.
+    // A device is as it is.
     if !is_regular(file) {
         return Ok(());
     }
@@ -221,7 +225,12 @@ fn emptied(file: &dyn DirFile) -> std::io::Result<()> {
 }
 
 fn is_regular(file: &dyn DirFile) -> bool {
-    file.as_file().is_none_or(|file| file.metadata().is_ok_and(|meta| meta.is_file()))
+    file_type(file).is_none_or(|kind| kind.is_file())
+}
+
+/// What the system says of it; `None`: it is no file of the system.
+fn file_type(file: &dyn DirFile) -> Option<FileType> {
+    Some(file.as_file()?.metadata().ok()?.file_type())
 }
 
 /// The state of a backup directory: where its next backup begins.
@@ -246,6 +255,10 @@ struct Newest {
 
 impl Newest {
     fn read(path: &Path) -> Result<Self, BackupError> {
+        // The open of a pipe would wait for a writer.
+        if !std::fs::metadata(path).map_err(BackupError::io(path))?.is_file() {
+            return Err(BackupError::damaged(path, "it is no regular file"));
+        }
         let reader = Reader::open(path)?;
         let head = reader.head.clone();
         Ok(Self { head, had: reader.into_tail().map(|tail| Had::by(&tail)) })
@@ -335,6 +348,17 @@ impl PageStore {
     ) -> Result<BackupReport, BackupError> {
         self.shared.ending.here()?;
         let dir = std::path::absolute(dest.as_ref()).map_err(BackupError::io(dest.as_ref()))?;
+        if let Some(own) = self.shared.config.held.clone() {
+            let at = dir.clone();
+            // The loss of the directory would take its backups along.
+            let elsewhere = blocking(move || match RealDir::working().stat(&at) {
+                Ok(Some(found)) if own.identity_of(".").ok().flatten() == Some(found.id) => {
+                    Err(BackupError::OwnDirectory { path: at })
+                }
+                _ => Ok(()),
+            });
+            elsewhere.await?;
+        }
         let mut draft = Draft::create(Arc::new(RealDir::working()), &dir).await?;
         let (made, settled) = match self.copy_whole(&dir, &mut draft, &options).await {
             Ok(copied) => copied,

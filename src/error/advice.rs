@@ -140,6 +140,7 @@ impl BackupError {
             Self::Busy { .. } => Advice::Retry,
             Self::NoChain { .. }
             | Self::OtherStore { .. }
+            | Self::OwnDirectory { .. }
             | Self::TwoStores { .. }
             | Self::NoSuchSpace { .. }
             | Self::NoSuchPage { .. }

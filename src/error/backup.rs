@@ -45,6 +45,12 @@ pub enum BackupError {
         /// The id of this store.
         expected: String,
     },
+    /// A store does not keep its backups among its own files: what takes those away takes the backups along.
+    #[error("{path}: it is the store's own directory; choose another for its backups", path = .path.display())]
+    OwnDirectory {
+        /// The directory.
+        path: PathBuf,
+    },
     /// The directory has backups of two stores, so the newest may be the wrong store's.
     #[error(
         "{path}: it has backups of two stores, {} and {}; move those of one to another directory",

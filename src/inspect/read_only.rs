@@ -168,7 +168,8 @@ impl Config {
 /// A shared lock on the file; `None` if there is no such file. Errors name `named`.
 fn lock_shared(at: &At, named: &Path) -> Result<Option<FileLock>, OpenError> {
     let failed = |e: Errno| OpenError::directory(named, "cannot be locked", e.into());
-    let fd = match at.open(OFlags::RDONLY) {
+    // The open of a pipe would wait for another process.
+    let fd = match at.open(OFlags::RDONLY | OFlags::NONBLOCK) {
         Ok(fd) => fd,
         Err(Errno::NOENT) => return Ok(None),
         Err(e) => return Err(failed(e)),

@@ -6,10 +6,10 @@
 use crate::error::OpenError;
 use pagetier_devio::files::{Access, DirFile, Directory, Identity, RealDir};
 use pagetier_devio::{OpenOptions, Opened, open_file_at};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatFs};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatFs};
 use rustix::io::Errno;
 use std::fs::File;
-use std::io::{ErrorKind, Result};
+use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -50,12 +50,24 @@ impl HeldDir {
     pub(crate) fn file(&self, name: impl AsRef<Path>, flags: OFlags) -> Result<File> {
         // For its owner alone: page contents and the manifest may be confidential.
         let mode = Mode::RUSR | Mode::WUSR;
+        self.check_no_pipe(name.as_ref())?;
         let open = |fd: BorrowedFd<'_>| rustix::fs::openat(fd, name.as_ref(), flags | OFlags::CLOEXEC, mode);
         self.with_fd(open).map(File::from)
     }
 
     pub(crate) fn open_file(&self, name: impl AsRef<Path>, access: Access) -> Result<Box<dyn DirFile>> {
+        self.check_no_pipe(name.as_ref())?;
         self.dir.open(name.as_ref(), access)
+    }
+
+    /// Refuses a pipe, whose open would wait for another process.
+    fn check_no_pipe(&self, name: &Path) -> Result<()> {
+        let found = self.with_fd(|fd| rustix::fs::statat(fd, name, AtFlags::empty()));
+        match found.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
+            Ok(FileType::Fifo) => Err(Error::other(format!("{} is a pipe; remove it", name.display()))),
+            // The open says what else is wrong.
+            _ => Ok(()),
+        }
     }
 
     /// Renames a file to another name in this directory.

@@ -82,7 +82,9 @@ impl Client {
         request: &Request,
         mut progress: impl FnMut(Progress) + Send,
     ) -> Result<Answer, AskError> {
-        let mut bytes = serde_json::to_vec(request).map_err(io::Error::from)?;
+        // A path that is not UTF-8.
+        let unsent = |error| Refused::because(format!("it cannot be sent: {error}"));
+        let mut bytes = serde_json::to_vec(request).map_err(unsent)?;
         bytes.push(b'\n');
         match self.stream.get_mut().write_all(&bytes).await {
             // A server that takes no request says why first.

@@ -37,7 +37,8 @@
 //! ([`Refused`]). Requests of one connection run one after the other, those of several beside each other.
 //!
 //! A client that closes its connection stops what it asked for, which loses nothing: every call is one of
-//! the store's own that are safe to cancel. What cannot be read is refused and changes nothing.
+//! the store's own that are safe to cancel. A backup is in its chain as a whole, or not at all. What cannot
+//! be read is refused and changes nothing.
 //!
 //! # Why it is not part of the store
 //!
@@ -53,7 +54,7 @@ mod serve;
 mod socket;
 
 pub use client::{AskError, Client};
-pub use perform::{Report, findings, perform, ssd_bytes_at};
+pub use perform::{Report, Served, findings, perform, ssd_bytes_at};
 pub use request::{Answer, Progress, Refused, Request};
 pub use serve::{Control, listen};
 pub use socket::{ListenError, SOCKET};

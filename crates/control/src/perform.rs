@@ -1,11 +1,13 @@
 //! Performs a request on a store: the calls of its public interface, described in words and as data.
 
 use crate::request::{Answer, Progress, Refused, Request};
+use pagetier::backup::{BackupOptions, BackupReport};
 use pagetier::errors::Causes;
 use pagetier::scrub::{ScrubOptions, ScrubReport};
 use pagetier::{
     DrainOptions, DrainReport, PageStore, PoolPolicy, SpaceInfo, SsdMode, SsdPolicy, ssd_bytes_for,
 };
+use pagetier_wal::LoggedStore;
 use rustix::fs::OFlags;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -25,12 +27,57 @@ const NEW_BYTES: u64 = 256 << 20;
 /// The interval at which a scrub's progress is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Performs `request` on `store`, and tells `report` how far it is. Cancel-safe, as the store's calls are:
-/// what is done stays done, and a crash at any moment loses nothing.
+/// What takes requests: a store, or a store with its log.
+pub trait Served: Send + Sync + 'static {
+    /// Whether [`backup`](Served::backup) takes a log along.
+    const HAS_LOG: bool;
+
+    /// The store.
+    fn store(&self) -> &PageStore;
+
+    /// Adds a backup to the chain in `to`. A dropped call leaves the chain as it was, or completes the backup
+    /// in the background.
+    ///
+    /// # Errors
+    /// The backup failed: the chain is unchanged.
+    fn backup(
+        &self,
+        to: &Path,
+        options: BackupOptions,
+    ) -> impl Future<Output = Result<BackupReport, Refused>> + Send;
+}
+
+impl Served for PageStore {
+    const HAS_LOG: bool = false;
+
+    fn store(&self) -> &PageStore {
+        self
+    }
+
+    async fn backup(&self, to: &Path, options: BackupOptions) -> Result<BackupReport, Refused> {
+        Ok(self.backup(to, options).await?)
+    }
+}
+
+impl Served for LoggedStore {
+    const HAS_LOG: bool = true;
+
+    fn store(&self) -> &PageStore {
+        self
+    }
+
+    async fn backup(&self, to: &Path, options: BackupOptions) -> Result<BackupReport, Refused> {
+        Ok(self.backup(to, options).await?)
+    }
+}
+
+/// Performs `request` on what is `served`, and tells `report` how far it is. Cancel-safe, as the store's
+/// calls are: what is done stays done, and a crash at any moment loses nothing.
 ///
 /// # Errors
 /// The request cannot be fulfilled, or the store's call failed.
-pub async fn perform(store: &PageStore, request: Request, report: Report) -> Result<Answer, Refused> {
+pub async fn perform<S: Served>(served: &S, request: Request, report: Report) -> Result<Answer, Refused> {
+    let store = served.store();
     match request {
         Request::Stat {} => Ok(stat(store)),
         Request::Drain { off } => drain(store, off, report).await,
@@ -40,6 +87,10 @@ pub async fn perform(store: &PageStore, request: Request, report: Report) -> Res
         Request::SetMode { mode } => set_mode(store, mode, report).await,
         Request::Shrink { space, all } => shrink(store, space.as_deref(), all, report).await,
         Request::Scrub { pages_per_second, heal } => scrub(store, pages_per_second, heal, report).await,
+        Request::Backup { to, full, bytes_per_second } => {
+            let options = BackupOptions::new().full(full).bytes_per_second(bytes_per_second);
+            backup(served, &to, options, report).await
+        }
         Request::SetPolicy { pool, ssd } => set_policy(store, pool.as_deref(), ssd.as_deref()).await,
         Request::SetBudget { bytes_per_day } => Ok(set_budget(store, bytes_per_day)),
         Request::ResizePool { bytes } => resize(store, bytes).await,
@@ -164,12 +215,15 @@ pub fn ssd_bytes_at(path: &Path) -> io::Result<Option<u64>> {
     Ok((bytes > 0).then_some(bytes))
 }
 
+/// Refuses a relative path: the store's process has another working directory than its operator.
+fn check_absolute(path: &Path) -> Result<(), Refused> {
+    let refused = || Refused::because(format!("{}: the path is not absolute", path.display()));
+    path.is_absolute().then_some(()).ok_or_else(refused)
+}
+
 /// The bytes to use of an SSD at `path`: as asked for, or else all of it.
 async fn size(asked: Option<u64>, path: &Path) -> Result<Option<u64>, Refused> {
-    if !path.is_absolute() {
-        // The store's process has another working directory than its operator.
-        return Err(Refused::because(format!("{}: the path is not absolute", path.display())));
-    }
+    check_absolute(path)?;
     match asked {
         Some(0) => Err(Refused::because("0 bytes are no SSD; drain --off takes it out of use")),
         Some(bytes) => Ok(Some(bytes)),
@@ -352,6 +406,31 @@ async fn scrub(store: &PageStore, rate: f64, heal: bool, report: Report) -> Resu
         "healed": report.progress.healed, "findings": list,
     });
     Ok(Answer { complete: report.complete && left == 0, text, value })
+}
+
+async fn backup<S: Served>(
+    served: &S,
+    to: &Path,
+    options: BackupOptions,
+    report: Report,
+) -> Result<Answer, Refused> {
+    check_absolute(to)?;
+    // It may wait for another one into the directory.
+    report(Progress::new("backing up", 0, 0));
+    let options = options.on_progress(move |now| report(Progress::new("backing up", now.done, now.total)));
+    let made = served.backup(to, options).await?;
+    let kind = made.full_because.map_or_else(|| "incremental".to_owned(), |why| format!("full: {why}"));
+    let (path, pages, of, bytes) = (made.path.display(), made.pages, made.looked_at, made.bytes);
+    let mut text = format!("{path} ({kind}): {pages} of {of} pages, {bytes} bytes\n");
+    if S::HAS_LOG {
+        text += "the engine's log is in it: restore it with --log-to\n";
+    } else if made.lacks_log {
+        text += "the engine's log is not in it, and a restored store needs it: keep a copy of the log, or let the \
+                 engine make its backups\n";
+    }
+    let mut value = json!(made);
+    value["log"] = S::HAS_LOG.into();
+    Ok(done(value, text))
 }
 
 async fn set_policy(store: &PageStore, pool: Option<&str>, ssd: Option<&str>) -> Result<Answer, Refused> {

@@ -1,9 +1,12 @@
 //! What passes over the socket: requests, and the server's lines.
 
 use pagetier::SsdMode;
+use pagetier::backup::BackupError;
 use pagetier::errors::{Advice, Causes};
+use pagetier_wal::LoggedBackupError;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::error::Error;
 use std::path::PathBuf;
 
 /// The version of the protocol, in the greeting.
@@ -65,6 +68,18 @@ pub enum Request {
         /// Whether to repair what has another good copy.
         #[serde(default = "yes")]
         heal: bool,
+    },
+    /// Add a backup to a chain, with the engine's log if that is served. If its client goes away, the chain
+    /// is as it was, or has the whole backup.
+    Backup {
+        /// The directory of the chain, by an absolute path.
+        to: PathBuf,
+        /// Begin a new chain.
+        #[serde(default)]
+        full: bool,
+        /// The maximum number of bytes read per second; `None`: unlimited.
+        #[serde(default)]
+        bytes_per_second: Option<u64>,
     },
     /// Change policies, until the store is closed.
     SetPolicy {
@@ -142,19 +157,35 @@ impl Refused {
     pub(crate) fn because(error: impl Into<String>) -> Self {
         Self { error: error.into(), advice: None }
     }
+
+    fn advised(error: &(dyn Error + 'static), advice: Advice) -> Self {
+        let advice = match advice {
+            Advice::Retry => Some("repeat it later"),
+            Advice::FreeSpace => Some("free space on the device or in the directory, then repeat it"),
+            Advice::Reopen => Some("close the store and open it again"),
+            Advice::FixDevice => Some("attach the right device, or replace it"),
+            Advice::Restore => Some("restore the page, or the store, from a backup or the log"),
+            _ => None,
+        };
+        Self { error: Causes(error).to_string(), advice: advice.map(str::to_owned) }
+    }
 }
 
 impl From<pagetier::Error> for Refused {
     fn from(error: pagetier::Error) -> Self {
-        let advice = match error.advice() {
-            Advice::Retry => "repeat it later",
-            Advice::FreeSpace => "free space on the device or in the directory, then repeat it",
-            Advice::Reopen => "close the store and open it again",
-            Advice::FixDevice => "attach the right device, or replace it",
-            Advice::Restore => "restore the page, or the store, from a backup or the log",
-            _ => return Self::because(Causes(&error).to_string()),
-        };
-        Self { error: Causes(&error).to_string(), advice: Some(advice.to_owned()) }
+        Self::advised(&error, error.advice())
+    }
+}
+
+impl From<BackupError> for Refused {
+    fn from(error: BackupError) -> Self {
+        Self::advised(&error, error.advice())
+    }
+}
+
+impl From<LoggedBackupError> for Refused {
+    fn from(error: LoggedBackupError) -> Self {
+        Self::advised(&error, error.advice())
     }
 }
 

@@ -1,9 +1,8 @@
 //! The server: takes clients, reads their requests, performs them, and tells how far they are.
 
-use crate::perform::perform;
+use crate::perform::{Served, perform};
 use crate::request::{Line, PROTOCOL, Progress, REQUEST_BYTES_MAX, Refused, Request};
 use crate::socket::{Bound, ListenError, bind};
-use pagetier::PageStore;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -59,15 +58,16 @@ impl Drop for Control {
 }
 
 /// Listens for requests at the socket [`SOCKET`](crate::SOCKET) in `dir`, the directory of `store`, until the
-/// result is dropped. A socket that a process left which was killed is replaced. The store is not kept open:
-/// only a request that runs holds it.
+/// result is dropped. `store` is a [`PageStore`](pagetier::PageStore), or a `LoggedStore`, whose backups have
+/// its log. A socket that a process left which was killed is replaced. The store is not kept open: only a
+/// request that runs holds it.
 ///
 /// # Errors
 /// There is another file, a living process listens there, or the socket cannot be made.
 ///
 /// # Panics
 /// Outside a tokio runtime, or in one without I/O or timers: use `enable_all()`.
-pub async fn listen(store: &Arc<PageStore>, dir: impl AsRef<Path>) -> Result<Control, ListenError> {
+pub async fn listen<S: Served>(store: &Arc<S>, dir: impl AsRef<Path>) -> Result<Control, ListenError> {
     let (listener, bound) = bind(dir.as_ref()).await?;
     let (serving, ended) = oneshot::channel();
     let server = Some((tokio::spawn(accept(listener, Arc::downgrade(store), ended)), serving));
@@ -76,7 +76,7 @@ pub async fn listen(store: &Arc<PageStore>, dir: impl AsRef<Path>) -> Result<Con
 }
 
 /// Takes clients until the other end of `ended` is dropped, and waits until none of them holds the store.
-async fn accept(listener: UnixListener, store: Weak<PageStore>, mut ended: oneshot::Receiver<()>) {
+async fn accept<S: Served>(listener: UnixListener, store: Weak<S>, mut ended: oneshot::Receiver<()>) {
     let room = Arc::new(Semaphore::new(CLIENTS_MAX));
     let mut clients = JoinSet::new();
     while store.strong_count() > 0 {
@@ -134,7 +134,7 @@ impl Client {
     }
 }
 
-async fn serve(stream: UnixStream, store: &Weak<PageStore>, has_room: bool) -> io::Result<()> {
+async fn serve<S: Served>(stream: UnixStream, store: &Weak<S>, has_room: bool) -> io::Result<()> {
     let (read, write) = stream.into_split();
     let (mut read, mut client) = (BufReader::new(read), Client { write, unsent: Vec::new() });
     client.send(&Line::Hello { protocol: PROTOCOL, pid: std::process::id() }).await?;
@@ -176,14 +176,14 @@ async fn next_line(read: &mut BufReader<OwnedReadHalf>) -> io::Result<Option<Res
 }
 
 /// Performs a request for a client, and drops it if the client goes away.
-async fn perform_for(client: &mut Client, request: Request, store: &Weak<PageStore>) -> io::Result<Line> {
+async fn perform_for<S: Served>(client: &mut Client, request: Request, store: &Weak<S>) -> io::Result<Line> {
     let Some(store) = store.upgrade() else {
         return Ok(Line::Refused(Refused::because("the store was closed")));
     };
     tracing::info!(?request, "an operator asks");
     let (tell, told) = watch::channel(Progress::new("working", 0, 0));
     let report = Arc::new(move |progress| drop(tell.send_replace(progress)));
-    let mut operation = std::pin::pin!(perform(&store, request, report));
+    let mut operation = std::pin::pin!(perform(&*store, request, report));
     let mut ticks = interval(PROGRESS_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     // The first tick is at once: most requests are done by the second.

@@ -1,6 +1,6 @@
 //! Every verb on a running store: idle, under load, and while its SSD fails.
 
-use crate::world::{Load, POOL_BYTES, World};
+use crate::world::{Load, PAGES, POOL_BYTES, World};
 use pagetier::SsdMode;
 use pagetier_control::Request;
 use std::path::PathBuf;
@@ -43,6 +43,13 @@ async fn every_verb(world: &World) {
     world.done(Request::ResizePool { bytes: POOL_BYTES }).await;
     assert_eq!(world.done(Request::Shrink { space: None, all: true }).await.value["spaces"][0]["name"], "t");
     world.done(Request::Shrink { space: Some("t".into()), all: false }).await;
+    let chain = world.dir().join("chain");
+    let backup = || Request::Backup { to: chain.clone(), full: false, bytes_per_second: None };
+    // Two at once: one waits for the other, and continues it.
+    let (one, two) = tokio::join!(world.done(backup()), world.done(backup()));
+    let (first, second) = if one.value["number"] == 1 { (one, two) } else { (two, one) };
+    assert!(first.value["pages"] == PAGES && second.value["number"] == 2, "{first:?} {second:?}");
+    assert!(second.value["full_because"].is_null() && second.value["log"] == false, "{second:?}");
     // The SSD goes, comes back, and is replaced.
     assert_eq!(world.done(Request::Drain { off: true }).await.value["off"], true);
     assert_eq!(store.stats().ssd.mode, SsdMode::Off);
@@ -105,6 +112,7 @@ async fn wrong_arguments_are_named_and_change_nothing() {
         (replace(letters.to_str().unwrap(), None), "letters"),
         (replace("/ssd", Some(0)), "0 bytes"),
         (Request::Scrub { pages_per_second: -1.0, heal: true }, "at least 0"),
+        (Request::Backup { to: "chain".into(), full: false, bytes_per_second: None }, "absolute"),
     ];
     for (request, why) in cases {
         let what = format!("{request:?}");

@@ -6,7 +6,7 @@ use pagetier_btree::{CheckReport, Scan, Tree};
 use pagetier_control::Control;
 use pagetier_wal::{LoggedStore, Recovered, Wal};
 use std::ops::RangeBounds;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// An open key-value store. Share it in an `Arc`.
@@ -19,7 +19,7 @@ pub struct Kv {
     /// Dropped first: the next open may listen there.
     pub(crate) control: Mutex<Option<Control>>,
     pub(crate) tree: Tree,
-    pub(crate) logged: LoggedStore,
+    pub(crate) logged: Arc<LoggedStore>,
     pub(crate) stall_max: Duration,
 }
 

@@ -82,7 +82,7 @@ impl Kv {
             let _ = kv.logged.hot_set().keep(HOT_SET_EVERY).await;
         }
         if options.control_socket {
-            match pagetier_control::listen(kv.logged.store(), &pages).await {
+            match pagetier_control::listen(&kv.logged, &pages).await {
                 Ok(control) => kv.control = Mutex::new(Some(control)),
                 Err(error) => {
                     // What it recovered stays so; the next open finds a store that was closed.
@@ -100,7 +100,7 @@ impl Kv {
     /// # Errors
     /// As [`Kv::open`].
     pub async fn open_on(builder: Builder, wal: Wal, stall_max: Duration) -> Result<Self, KvError> {
-        let logged = LoggedStore::on(builder, wal).await?;
+        let logged = Arc::new(LoggedStore::on(builder, wal).await?);
         let space = match logged.spaces().find(SPACE) {
             Some(space) => space,
             None => logged.spaces().create(SPACE).await?,

@@ -325,6 +325,17 @@ fn a_running_command_takes_requests_of_its_operators() {
         assert_eq!(client.is_some(), listens);
         if let Some(mut client) = client {
             assert_eq!(client.pid(), child.id());
+            // Under load, and with its log: redo brings the copy to one moment.
+            let (chain, copy) = (dir.path().join("chain"), dir.path().join("copy"));
+            let backup =
+                pagetier_control::Request::Backup { to: chain.clone(), full: false, bytes_per_second: None };
+            let answer = runtime.block_on(client.ask(&backup, |_| ())).unwrap();
+            assert_eq!(answer.value["log"], true, "{answer:?}");
+            let builder = pagetier::PageStore::builder().directory(copy.join("pages")).ssd_bytes(0);
+            let log = copy.join("log");
+            let restored = pagetier_wal::LoggedStore::restore(builder, &log, &chain, 1);
+            runtime.block_on(restored).unwrap();
+            assert_eq!(entries(&copy), 2000);
             let drain = pagetier_control::Request::Drain { off: true };
             let answer = runtime.block_on(client.ask(&drain, |_| ())).unwrap();
             assert!(answer.complete, "{answer:?}");

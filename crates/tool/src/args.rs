@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 /// `inspect`, `verify`, `stat`, `why` and `export-hot` write nothing to the store; they recover a crashed
 /// store in memory. `drain`, `attach`, `readmit`, `replace-ssd`, `set-mode`, `shrink`, `backup` and `repair`
 /// open it for writing. While another process has the store open, `inspect`, `top` and `stat --live` work;
-/// `stat`, `drain`, `attach`, `readmit`, `replace-ssd`, `set-mode`, `shrink`, `scrub`, `set-policy`,
-/// `set-budget` and `resize-pool` ask that process, if it has a control socket.
+/// `stat`, `drain`, `attach`, `readmit`, `replace-ssd`, `set-mode`, `shrink`, `backup`, `scrub`,
+/// `set-policy`, `set-budget` and `resize-pool` ask that process, if it has a control socket.
 ///
 /// Exit codes: 0 success, 1 failure, 2 wrong usage, 3 damage was found (verify, repair, readmit, backups) or
 /// pages are left (drain, replace-ssd, set-mode), 130 stopped by Ctrl-C or SIGTERM, which is also how `top`
@@ -380,7 +380,8 @@ pub(crate) enum Command {
         #[arg(long)]
         to: PathBuf,
     },
-    /// Copy the store into a chain of backups: the first is full, later ones incremental
+    /// Copy the store into a chain of backups: the first is full, later ones incremental. Of a running store
+    /// with the engine's log, if its program serves that; at rest without
     Backup {
         #[command(flatten)]
         place: Place,

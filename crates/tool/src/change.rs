@@ -1,48 +1,11 @@
-//! The commands that copy a store, or create one from a copy.
+//! The command that makes a store from a copy.
 
-use crate::args::Place;
 use crate::{Failure, show};
-use pagetier::backup::{BackupOptions, Backups};
+use pagetier::backup::Backups;
 use pagetier::{Builder, PageStore, device::SharedDevice};
 use pagetier_wal::copy_log;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-
-pub(crate) async fn backup(
-    place: &Place,
-    to: &Path,
-    full: bool,
-    bytes_per_second: Option<u64>,
-    json: bool,
-) -> Result<ExitCode, Failure> {
-    let store = place.builder().open().await?;
-    let bar = show::bar("backing up", 0);
-    let shown = bar.clone();
-    let options =
-        BackupOptions::new().full(full).bytes_per_second(bytes_per_second).on_progress(move |progress| {
-            shown.set_length(progress.total);
-            shown.set_position(progress.done);
-        });
-    let made = store.backup(to, options).await;
-    bar.finish_and_clear();
-    // Close the store even if the backup failed.
-    store.close().await?;
-    let report = made?;
-    let kind = report.full_because.map_or_else(|| "incremental".to_owned(), |why| format!("full: {why}"));
-    let mut text = format!(
-        "{} ({kind}): {} of {} pages, {} bytes\n",
-        report.path.display(),
-        report.pages,
-        report.looked_at,
-        report.bytes
-    );
-    if report.lacks_log {
-        text += "the engine's log is not in it, and a restored store needs it: keep a copy of the log, or let the \
-                 engine make its backups\n";
-    }
-    show::result(json, &report, text)?;
-    Ok(ExitCode::SUCCESS)
-}
 
 /// Options of the store that a restore makes.
 pub(crate) fn new_store(
@@ -124,14 +87,19 @@ fn log_of(chain: &Path, number: u32) -> PathBuf {
 
 /// Copies the log of the backup `upto`, or of the newest one, to the new directory `to`.
 async fn restore_log(chain: &Path, upto: Option<u32>, to: &Path) -> Result<(), Failure> {
-    let number = match upto {
-        Some(number) => Some(number),
-        None => Backups::at(chain).list().await?.iter().map(|file| file.number).max(),
-    };
+    let all = Backups::at(chain).list().await?;
+    let number = upto.or_else(|| all.iter().map(|file| file.number).max());
     let number = number.ok_or_else(|| format!("{}: no backup is there", chain.display()))?;
-    let (copy, to) = (log_of(chain, number), to.to_owned());
+    let (copy, made) = (log_of(chain, number), to.to_owned());
+    let shown = copy.display().to_string();
     if !copy.is_dir() {
-        return Err(format!("--log-to: backup {number} has no copy of a log ({})", copy.display()).into());
+        return Err(format!("--log-to: backup {number} has no copy of a log ({shown})").into());
     }
-    Ok(tokio::task::spawn_blocking(move || copy_log(&copy, &to)).await??)
+    let copied = tokio::task::spawn_blocking(move || copy_log(&copy, &made)).await??;
+    let needed = all.iter().find(|file| file.number == number).and_then(|file| file.log);
+    if needed.is_some_and(|log| log != copied) {
+        std::fs::remove_dir_all(to)?;
+        return Err(format!("{shown}: it is not the log of backup {number}; put that one back").into());
+    }
+    Ok(())
 }

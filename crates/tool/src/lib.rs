@@ -20,7 +20,7 @@ use pagetier::{
     device::SharedDevice,
     errors::{Causes, PoolSizeError},
 };
-use pagetier_control::AskError;
+use pagetier_control::{AskError, Request};
 use std::error::Error;
 use std::future::Future;
 use std::path::PathBuf;
@@ -143,7 +143,9 @@ async fn stop(task: JoinHandle<Result<ExitCode, Failure>>) -> Option<Result<Exit
 /// The options that help against `error`, which the library knows under other names; `in_use` is what helps
 /// against a store that another process has open.
 fn remedy(error: &(dyn Error + 'static), in_use: &str) -> Option<String> {
-    if let Some(AskError::Refused(why)) = error.downcast_ref() {
+    let asked = error.downcast_ref::<AskError>();
+    let refused = asked.and_then(|error| if let AskError::Refused(why) = error { Some(why) } else { None });
+    if let Some(why) = refused.or_else(|| error.downcast_ref()) {
         return why.advice.clone();
     }
     if let Some(OpenError::AlreadyOpen { .. }) = error.downcast_ref() {
@@ -201,12 +203,14 @@ async fn run(mut cli: Cli, open: OpenDevice) -> Result<ExitCode, Failure> {
         Command::Stat { .. } => Err("name the store's directory, or --live and a file".into()),
         Command::Why { place, space, page } => look::why(&place, &space, page, json).await,
         Command::Top { file, every, count } => live::top(&file, every, count, json).await,
-        Command::Drain { place, off } => ssd::drain(&place, off, json).await,
+        Command::Drain { place, off } => ssd::perform_at(&place, Request::Drain { off }, json).await,
         Command::Attach { at, ssd_mib } => ssd::attach(&at, ssd_mib, json).await,
         Command::Readmit(at) => ssd::readmit(&at, json).await,
         Command::ReplaceSsd { at, with, ssd_mib } => ssd::replace(&at, &with, ssd_mib, json).await,
         Command::SetMode { place, mode } => ssd::set_mode(&place, mode, json).await,
-        Command::Shrink { place, space, .. } => ssd::shrink(&place, space.as_deref(), json).await,
+        Command::Shrink { place, space, all } => {
+            ssd::perform_at(&place, Request::Shrink { space, all }, json).await
+        }
         Command::Scrub { at, .. } => {
             let instead = "verify reads every copy of a store at rest, and repair --write repairs";
             Err(running::needs_a_running_store(&at, instead).await)
@@ -224,7 +228,8 @@ async fn run(mut cli: Cli, open: OpenDevice) -> Result<ExitCode, Failure> {
         }
         Command::ExportHot { place, to } => look::export_hot(&place, &to, json).await,
         Command::Backup { place, to, full, bytes_per_second } => {
-            change::backup(&place, &to, full, bytes_per_second, json).await
+            let request = Request::Backup { to: running::absolute(&to)?, full, bytes_per_second };
+            ssd::perform_at(&place, request, json).await
         }
         Command::Backups { what: OfBackups::List { chain, archive } } => {
             chain::list(&chain, archive.as_deref(), json).await

@@ -19,9 +19,6 @@ pub(crate) fn if_in_use(command: &Command) -> &'static str {
             "no process serves repair for others; scrub asks it to repair what has another good copy, through its \
              control socket"
         }
-        Command::Backup { .. } => {
-            "no process serves backup for others: its program makes the backups of a store in use, with their log"
-        }
         Command::Why { .. } | Command::ExportHot { .. } => {
             "no process serves this command for others; its program has the calls"
         }
@@ -57,6 +54,10 @@ fn request(command: &Command) -> Result<Option<(&Devices, Request)>, Failure> {
         Command::Scrub { at, pages_per_second, no_heal } => {
             (at, Request::Scrub { pages_per_second: *pages_per_second, heal: !no_heal })
         }
+        Command::Backup { place, to, full, bytes_per_second } => {
+            let (full, bytes_per_second) = (*full, *bytes_per_second);
+            (&place.at, Request::Backup { to: absolute(to)?, full, bytes_per_second })
+        }
         Command::SetPolicy { at, pool, ssd_policy } => {
             (at, Request::SetPolicy { pool: pool.clone(), ssd: ssd_policy.clone() })
         }
@@ -67,7 +68,7 @@ fn request(command: &Command) -> Result<Option<(&Devices, Request)>, Failure> {
 }
 
 /// The process that has the store open has another working directory.
-fn absolute(path: &Path) -> Result<PathBuf, Failure> {
+pub(crate) fn absolute(path: &Path) -> Result<PathBuf, Failure> {
     std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()).into())
 }
 

@@ -109,9 +109,10 @@ async fn performed(store: PageStore, request: Request) -> Result<Answer, Failure
     closed(store, done.map_err(Failure::from)).await
 }
 
-pub(crate) async fn drain(place: &Place, off: bool, json: bool) -> Result<ExitCode, Failure> {
+/// Opens a store, and performs a request on it as a running store would.
+pub(crate) async fn perform_at(place: &Place, request: Request, json: bool) -> Result<ExitCode, Failure> {
     let store = place.builder().open().await?;
-    show_answer(&performed(store, Request::Drain { off }).await?, json)
+    show_answer(&performed(store, request).await?, json)
 }
 
 pub(crate) async fn replace(
@@ -142,7 +143,7 @@ pub(crate) async fn replace(
 
 pub(crate) async fn set_mode(place: &Place, mode: Mode, json: bool) -> Result<ExitCode, Failure> {
     match mode {
-        Mode::Off => drain(place, true, json).await,
+        Mode::Off => perform_at(place, Request::Drain { off: true }, json).await,
         Mode::WriteBack if place.at.has_ssd().await? => {
             let path = place.at.ssd_path();
             let value = json!({"ssd": path.to_string_lossy(), "bytes": null});
@@ -156,10 +157,4 @@ pub(crate) async fn set_mode(place: &Place, mode: Mode, json: bool) -> Result<Ex
             Err(Usage(why).into())
         }
     }
-}
-
-pub(crate) async fn shrink(place: &Place, space: Option<&str>, json: bool) -> Result<ExitCode, Failure> {
-    let store = place.builder().open().await?;
-    let request = Request::Shrink { space: space.map(str::to_owned), all: space.is_none() };
-    show_answer(&performed(store, request).await?, json)
 }

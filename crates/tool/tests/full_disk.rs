@@ -4,6 +4,7 @@
 //! Needs root and loop devices; without them a test reports so on standard error and does nothing.
 
 use crate::mounted::{SmallDisk, skip};
+use crate::running::Running;
 use crate::stores::{PAGE, PAGES, has_all_pages, json, made, run, said};
 use pagetier_testing::newest_area;
 use std::fs::{File, OpenOptions};
@@ -69,36 +70,45 @@ fn copy_with_hdd(from: &Path, to: &Path, has_room: impl Fn(&[u8]) -> bool) {
     }
 }
 
+/// At rest, and over the control socket.
 #[test]
 fn a_backup_into_a_full_directory_names_its_draft_and_succeeds_once_there_is_room() {
-    let Some((folder, disk)) = disk() else { return };
-    let (store, chain) = (folder.path().join("store"), disk.mount.join("chain"));
-    made(&store, true);
-    std::fs::create_dir(&chain).unwrap();
-    let backup = ["backup", store.to_str().unwrap(), "--to", chain.to_str().unwrap()];
-    // Without a byte, and with room for half of the backup.
-    for room in [0, u64::from(PAGES) * PAGE as u64 / 2] {
-        disk.fill_up();
-        free_some(&disk, room);
-        let full = run(&backup);
-        let printed = said(&full);
-        assert_eq!(full.status.code(), Some(1), "{printed}");
-        assert!(printed.contains("unfinished.partial") && printed.contains("No space left"), "{printed}");
-        let finished = std::fs::read_dir(&chain).unwrap().map(|file| file.unwrap().file_name());
-        let finished: Vec<_> = finished.filter(|name| name != "unfinished.partial").collect();
-        assert!(finished.is_empty(), "an incomplete backup is in the chain: {finished:?}");
-        // The engine gets back what there was.
-        let draft = std::fs::metadata(chain.join("unfinished.partial"));
-        assert_eq!(draft.map_or(0, |draft| draft.len()), 0);
-        has_all_pages(&store, "after a backup without room");
-        disk.make_room();
+    for runs in [false, true] {
+        let Some((folder, disk)) = disk() else { return };
+        let chain = disk.mount.join("chain");
+        let running = runs.then(Running::new);
+        let store = running.as_ref().map_or_else(|| folder.path().join("store"), Running::at);
+        if !runs {
+            made(&store, true);
+        }
+        std::fs::create_dir(&chain).unwrap();
+        let backup = ["backup", store.to_str().unwrap(), "--to", chain.to_str().unwrap()];
+        // Without a byte, and with room for half of the backup.
+        for room in [0, u64::from(PAGES) * PAGE as u64 / 2] {
+            disk.fill_up();
+            free_some(&disk, room);
+            let full = run(&backup);
+            let printed = said(&full);
+            assert_eq!(full.status.code(), Some(1), "{printed}");
+            assert!(printed.contains("unfinished.partial") && printed.contains("No space left"), "{printed}");
+            assert!(printed.contains("free space on the device or in the directory"), "{printed}");
+            let finished = std::fs::read_dir(&chain).unwrap().map(|file| file.unwrap().file_name());
+            let finished: Vec<_> = finished.filter(|name| name != "unfinished.partial").collect();
+            assert!(finished.is_empty(), "an incomplete backup is in the chain: {finished:?}");
+            // The engine gets back what there was.
+            let draft = std::fs::metadata(chain.join("unfinished.partial"));
+            assert_eq!(draft.map_or(0, |draft| draft.len()), 0);
+            disk.make_room();
+        }
+        let (code, report) = json(&backup);
+        assert_eq!((code, &report["number"], &report["pages"]), (0, &1.into(), &PAGES.into()));
+        let restored = folder.path().join("restored");
+        let restore = ["restore", chain.to_str().unwrap(), "--to", restored.to_str().unwrap()];
+        assert_eq!(run(&restore).status.code(), Some(0));
+        has_all_pages(&restored, "restored");
+        let _folder = running.map(Running::closed_whole);
+        has_all_pages(&store, "after backups without room");
     }
-    let (code, report) = json(&backup);
-    assert_eq!((code, &report["number"], &report["pages"]), (0, &1.into(), &PAGES.into()));
-    let restored = folder.path().join("restored");
-    let restore = ["restore", chain.to_str().unwrap(), "--to", restored.to_str().unwrap()];
-    assert_eq!(run(&restore).status.code(), Some(0));
-    has_all_pages(&restored, "restored");
 }
 
 #[test]

@@ -1,26 +1,28 @@
 //! The commands on a store that another process has open: they ask it through its control socket.
 
 use crate::stores::{PAGES, json, made, open, printed, run, runtime, said, write};
-use pagetier::{PageId, PageStore, SsdMode};
+use pagetier::{PageId, PageStore};
 use pagetier_control::{Control, listen};
+use pagetier_wal::{LoggedStore, WalOptions};
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 /// A store that this process has open, and its socket.
-struct Running {
-    dir: TempDir,
-    runtime: Runtime,
-    store: Arc<PageStore>,
-    control: Option<Control>,
+pub(crate) struct Running {
+    pub(crate) dir: TempDir,
+    pub(crate) runtime: Runtime,
+    pub(crate) store: Arc<PageStore>,
+    pub(crate) control: Option<Control>,
 }
 
 impl Running {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (dir, runtime) = (tempfile::tempdir().unwrap(), runtime());
         let at = dir.path().join("store");
         made(&at, true);
@@ -32,20 +34,22 @@ impl Running {
         Self { dir, runtime, store, control: Some(control) }
     }
 
-    fn at(&self) -> PathBuf {
+    pub(crate) fn at(&self) -> PathBuf {
         self.dir.path().join("store")
     }
 
     /// Checks that every page is there, and closes the store. Returns its folder.
-    fn closed_whole(mut self) -> TempDir {
-        let control = self.control.take().unwrap();
+    pub(crate) fn closed_whole(mut self) -> TempDir {
+        let control = self.control.take();
         self.runtime.block_on(async {
             let space = self.store.spaces().find("t").unwrap();
             for no in 0..PAGES {
                 let page = self.store.get(PageId::new(space, no)).await.unwrap();
                 assert_eq!(page[..4], 2_u32.to_le_bytes(), "page {no}");
             }
-            control.end().await;
+            if let Some(control) = control {
+                control.end().await;
+            }
             self.store.shutdown().await.unwrap();
         });
         assert!(!self.at().join("control").exists());
@@ -57,142 +61,153 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Runs a command in another working directory, as an operator would: relative paths lead from there.
-fn run_in(dir: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_pagetier")).args(args).current_dir(dir).output().unwrap()
+/// Begins a request that would go on for minutes, and waits until the store performs it.
+fn begun(running: &Running, verb: &str) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pagetier"));
+    let args = match verb {
+        "scrub" => &["--pages-per-second", "1"][..],
+        _ => &["--to", "chain", "--bytes-per-second", "4096"],
+    };
+    command.args([verb, text(&running.at()), "--json"]).args(args).current_dir(running.dir.path());
+    let begun = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let draft = running.dir.path().join("chain/unfinished.partial");
+    while Arc::strong_count(&running.store) == 1 || verb == "backup" && !draft.exists() {
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+    begun
 }
 
-#[test]
-fn every_verb_asks_the_process_that_has_the_store_open() {
-    let running = Running::new();
-    let (path, store) = (running.at(), Arc::clone(&running.store));
-    let at = text(&path);
-    assert_eq!(json(&["stat", at]).1["pid"], std::process::id());
-    let (code, drained) = json(&["drain", at]);
-    assert_eq!((code, &drained["left"]), (0, &0.into()), "{drained}");
-    for mode in [SsdMode::WriteThrough, SsdMode::ReadOnly, SsdMode::WriteBack] {
-        assert_eq!(json(&["set-mode", at, "--mode", &mode.to_string()]).0, 0);
-        assert_eq!(store.stats().ssd.mode, mode);
-    }
-    assert_eq!(json(&["scrub", at, "--pages-per-second", "0"]).1["damaged"], 0);
-    let (_, set) = json(&["set-policy", at, "--pool", "lru", "--ssd-policy", "cac"]);
-    assert_eq!((&set["pool"], &set["ssd"]), (&"lru".into(), &"cac".into()));
-    assert_eq!(json(&["set-budget", at, "--per-day", "50GiB"]).1["bytes_per_day"], 50_u64 << 30);
-    assert!(store.stats().ssd.write_budget.is_some());
-    assert_eq!(json(&["set-budget", at, "--per-day", "none"]).0, 0);
-    assert!(store.stats().ssd.write_budget.is_none());
-    let before = store.frames();
-    assert_eq!(json(&["resize-pool", at, "--to", "2MiB"]).0, 0);
-    assert!(store.frames() > before);
-    assert_eq!(json(&["shrink", at, "--space", "t"]).1["spaces"][0]["name"], "t");
-    assert_eq!(json(&["readmit", at]).1["formatted"], false);
-    let replaced =
-        run_in(running.dir.path(), &["replace-ssd", at, "--with", "other", "--ssd-mib", "4", "--json"]);
-    assert!(replaced.status.success(), "{}", said(&replaced));
-    assert!(running.dir.path().join("other").exists());
-    assert_eq!(json(&["drain", at, "--off"]).1["off"], true);
-    assert_eq!(store.stats().ssd.mode, SsdMode::Off);
-    let third = running.dir.path().join("third");
-    assert_eq!(json(&["attach", at, "--ssd", text(&third), "--ssd-mib", "4"]).1["bytes"], 4 << 20);
-    assert_eq!(json(&["set-mode", at, "--mode", "off"]).1["off"], true);
-    assert_eq!(json(&["attach", at]).0, 0);
-    // In words, and refusals with the store's advice.
-    assert!(said(&run(&["stat", at])).contains("space   1 \"t\": 300 pages"));
-    for (args, why) in [
-        (&["attach", at][..], "replace-ssd"),
-        (&["shrink", at, "--space", "none"], "\"none\""),
-        (&["set-policy", at, "--pool", "none"], "none"),
-        (&["replace-ssd", at, "--with", "/no/such/place/ssd"], "/no/such/place"),
-    ] {
-        let refused = run(args);
-        assert_eq!(refused.status.code(), Some(1), "{args:?}: {}", said(&refused));
-        assert!(said(&refused).contains(why) && refused.stdout.is_empty(), "{args:?}: {}", said(&refused));
-    }
-    running.closed_whole();
+/// A backup that was broken off is not in the chain, and another one completes.
+fn is_backed_up(dir: &Path, store: &Path) {
+    let (chain, copy) = (dir.join("chain"), dir.join("copy"));
+    assert_eq!(json(&["backup", text(store), "--to", text(&chain)]).1["number"], 1);
+    assert_eq!(json(&["restore", text(&chain), "--to", text(&copy)]).0, 0);
+    crate::stores::has_all_pages(&copy, "restored");
 }
 
 #[test]
 fn a_stopped_command_stops_its_request_and_loses_nothing() {
-    for signal in [Signal::INT, Signal::KILL] {
+    for (signal, verb) in [(Signal::INT, "scrub"), (Signal::KILL, "scrub"), (Signal::KILL, "backup")] {
         let running = Running::new();
-        let mut scrub = Command::new(env!("CARGO_BIN_EXE_pagetier"));
-        let scrub = scrub.args(["scrub", text(&running.at()), "--pages-per-second", "1", "--json"]);
-        let scrub = scrub.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        while Arc::strong_count(&running.store) == 1 {
-            std::thread::park_timeout(Duration::from_millis(10));
-        }
-        kill_process(Pid::from_child(&scrub), signal).unwrap();
-        let out = scrub.wait_with_output().unwrap();
+        let child = begun(&running, verb);
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        let out = child.wait_with_output().unwrap();
         assert_eq!(out.status.code(), (signal == Signal::INT).then_some(130), "{}", said(&out));
         if signal == Signal::INT {
             assert!(printed(&out).1["error"].as_str().unwrap().contains("stopped"), "{}", said(&out));
         }
-        // At a page a second, it would go on for minutes.
         while Arc::strong_count(&running.store) > 1 {
             std::thread::park_timeout(Duration::from_millis(10));
+        }
+        if verb == "backup" {
+            is_backed_up(running.dir.path(), &running.at());
         }
         running.closed_whole();
     }
 }
 
 #[test]
-fn without_a_socket_a_command_says_who_has_the_store_and_how_to_switch_it_on() {
-    let mut running = Running::new();
-    let path = running.at();
-    let at = text(&path);
-    drop(running.control.take());
-    let pid = format!("in process {}", std::process::id());
-    for args in [&["drain", at][..], &["scrub", at], &["set-budget", at, "--per-day", "1GiB"], &["stat", at]]
-    {
-        let refused = run(args);
-        assert_eq!(refused.status.code(), Some(1), "{args:?}: {}", said(&refused));
-        for part in ["open already", "--control-socket", &pid] {
-            assert!(said(&refused).contains(part), "{args:?}: {}", said(&refused));
-        }
+fn a_store_that_closes_meanwhile_is_told() {
+    for verb in ["scrub", "backup"] {
+        let mut running = Running::new();
+        let path = running.at();
+        let child = begun(&running, verb);
+        let control = running.control.take().unwrap();
+        running.runtime.block_on(async {
+            control.end().await;
+            let space = running.store.spaces().find("t").unwrap();
+            write(&running.store, space, 2).await;
+            running.store.shutdown().await.unwrap();
+        });
+        let out = child.wait_with_output().unwrap();
+        assert_eq!(out.status.code(), Some(1), "{}", said(&out));
+        assert!(said(&out).contains("before it answered"), "{}", said(&out));
+        let Running { dir, store, .. } = running;
+        drop(store);
+        is_backed_up(dir.path(), &path);
+        crate::stores::has_all_pages(&path, "closed");
     }
-    running.control = Some(running.runtime.block_on(listen(&running.store, &path)).unwrap());
-    let _dir = running.closed_whole();
-    // Nothing has it open: what only a running store can do says what to do instead.
-    for args in [
-        &["scrub", at][..],
-        &["set-policy", at, "--pool", "lru"],
-        &["set-budget", at, "--per-day", "none"],
-        &["resize-pool", at, "--to", "64MiB"],
-    ] {
-        let refused = run(args);
-        assert_eq!(refused.status.code(), Some(1), "{args:?}: {}", said(&refused));
-        assert!(said(&refused).contains("no process has the store open"), "{}", said(&refused));
-    }
-    let refused = run(&["set-mode", at, "--mode", "read-only"]);
-    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
-    // A socket that a killed process left does not stand in the way.
-    drop(std::os::unix::net::UnixListener::bind(path.join("control")).unwrap());
-    assert_eq!(json(&["drain", at]).0, 0);
 }
 
+/// As an operator does of an engine with a log, and as `docs/operating.md` says, Test a restore.
 #[test]
-fn a_store_that_closes_meanwhile_is_told() {
-    let mut running = Running::new();
-    let path = running.at();
-    let scrub = Command::new(env!("CARGO_BIN_EXE_pagetier"))
-        .args(["scrub", text(&path), "--pages-per-second", "1"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    while Arc::strong_count(&running.store) == 1 {
-        std::thread::park_timeout(Duration::from_millis(10));
-    }
-    let control = running.control.take().unwrap();
-    running.runtime.block_on(async {
-        control.end().await;
-        let space = running.store.spaces().find("t").unwrap();
-        write(&running.store, space, 2).await;
-        running.store.shutdown().await.unwrap();
+fn a_backup_of_a_running_engine_has_its_log_and_every_change_that_it_acknowledged() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let opened = async |pages: &str, log: &str| {
+        let builder = PageStore::builder().directory(path(pages)).page_size(pagetier::PageSize::MIN);
+        let builder = builder.ssd_bytes(3 << 20).pool_bytes(1 << 20);
+        LoggedStore::open(builder, path(log), WalOptions::new()).await.unwrap()
+    };
+    let runtime = runtime();
+    let db = Arc::new(runtime.block_on(opened("pages", "log")));
+    let control = runtime.block_on(listen(&db, path("pages"))).unwrap();
+    let (stop, committed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+    let load = runtime.spawn({
+        let (db, stop, committed) = (Arc::clone(&db), Arc::clone(&stop), Arc::clone(&committed));
+        async move {
+            let space = db.spaces().create("t").await.unwrap();
+            for number in 1_u32.. {
+                let mut change = db.begin().await.unwrap();
+                // Its page grows the store at first; later changes come round to it again.
+                let page = db.get_or_create(PageId::new(space, number * 37 % PAGES)).await.unwrap();
+                let page = change.add(page);
+                change.write(page, 0, &number.to_le_bytes());
+                db.commit(change).await.unwrap();
+                committed.store(number, Ordering::SeqCst);
+                if stop.load(Ordering::SeqCst) {
+                    break;
+                }
+            }
+        }
     });
-    let out = scrub.wait_with_output().unwrap();
-    assert_eq!(out.status.code(), Some(1), "{}", said(&out));
-    assert!(said(&out).contains("before it answered"), "{}", said(&out));
-    let _dir = running.dir;
-    crate::stores::has_all_pages(&path, "closed");
+    let (at, chain) = (path("pages"), path("chain"));
+    for number in 1..=3 {
+        while committed.load(Ordering::SeqCst) < number * PAGES {
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+        let acknowledged = committed.load(Ordering::SeqCst);
+        let backup = ["backup", text(&at), "--to", text(&chain), "--bytes-per-second", "4MiB"];
+        let (code, made) = json(&backup);
+        assert_eq!((code, &made["number"], &made["log"]), (0, &number.into(), &true.into()), "{made}");
+        let [to, log] = ["new", "log"].map(|name| path(&format!("{name}-{number}")));
+        let (code, restored) = json(&["restore", text(&chain), "--to", text(&to), "--log-to", text(&log)]);
+        assert_eq!((code, &restored["log"]), (0, &text(&log).into()), "{restored}");
+        runtime.block_on(async {
+            let copy = opened(&format!("new-{number}"), &format!("log-{number}")).await;
+            let space = copy.spaces().find("t").unwrap();
+            for of in acknowledged - PAGES + 1..=acknowledged {
+                let page = copy.get(PageId::new(space, of * 37 % PAGES)).await.unwrap();
+                let found = u32::from_le_bytes(page[..4].try_into().unwrap());
+                assert!(found >= of && (found - of) % PAGES == 0, "backup {number}: {found}, not {of}");
+            }
+            copy.shutdown().await.unwrap();
+        });
+    }
+    // An absent log, and a foreign one: nothing is restored.
+    let (own, aside) = (path("chain/log-000003"), path("aside"));
+    std::fs::rename(&own, &aside).unwrap();
+    let foreign = runtime.block_on(opened("other", "chain/log-000003"));
+    runtime.block_on(foreign.shutdown()).unwrap();
+    for (why, code) in [("it is not the log of backup 3", 0), ("backup 3 has no copy of a log", 3)] {
+        let (to, log) = (path("vain"), path("vain-log"));
+        let refused = json(&["restore", text(&chain), "--to", text(&to), "--log-to", text(&log)]);
+        assert!(refused.0 == 1 && refused.1["error"].as_str().unwrap().contains(why), "{refused:?}");
+        assert!(!to.exists() && !log.exists());
+        assert_eq!(json(&["backups", "verify", text(&chain)]).0, code);
+        let _ = std::fs::remove_dir_all(&own);
+    }
+    std::fs::rename(&aside, &own).unwrap();
+    // In words. At rest, the tool does not know where the log is.
+    let (words, at_rest) = ("the engine's log is in it", "the engine's log is not in it");
+    assert!(said(&run(&["backup", text(&at), "--to", text(&chain)])).contains(words));
+    stop.store(true, Ordering::SeqCst);
+    runtime.block_on(async {
+        load.await.unwrap();
+        control.end().await;
+        assert_eq!(Arc::strong_count(&db), 1);
+        db.shutdown().await.unwrap();
+    });
+    drop(db);
+    assert!(said(&run(&["backup", text(&at), "--to", text(&chain)])).contains(at_rest));
 }

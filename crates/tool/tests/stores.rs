@@ -2,7 +2,7 @@
 
 use pagetier::{Lsn, PageId, PageSize, PageStore, SpaceId, device::Backend};
 use serde_json::Value;
-use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -74,19 +74,23 @@ pub(crate) fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
 
 /// Damages every image of a page of space 1 in a file of the store, from an offset on; returns their number.
 pub(crate) fn damage(file: &Path, from: u64, page: u32) -> usize {
+    overwrite(file, from, page, (2000, b"rotten"))
+}
+
+/// Writes bytes into every image of a page of space 1, at an offset in the page; returns their number.
+pub(crate) fn overwrite(file: &Path, from: u64, page: u32, (offset, with): (u64, &[u8])) -> usize {
     let bytes = std::fs::read(file).unwrap();
-    let mut damaged = 0;
-    let mut out = std::fs::OpenOptions::new().write(true).open(file).unwrap();
+    let mut images = 0;
+    let out = std::fs::OpenOptions::new().write(true).open(file).unwrap();
     for at in (from as usize..bytes.len().saturating_sub(PAGE - 1)).step_by(PAGE) {
         let word = |o: usize| u32::from_le_bytes(bytes[at + o..at + o + 4].try_into().unwrap());
         // A page image: format 2, the space, the number.
         if word(4) & 0xffff == 2 && word(8) == 1 && word(12) == page {
-            out.seek(SeekFrom::Start(at as u64 + 2000)).unwrap();
-            out.write_all(b"rotten").unwrap();
-            damaged += 1;
+            out.write_all_at(with, at as u64 + offset).unwrap();
+            images += 1;
         }
     }
-    damaged
+    images
 }
 
 /// Opens the store and reads every page: its version, or why it cannot be read.

@@ -49,11 +49,11 @@ impl Wal {
 
 /// Copies the log in directory `from`, which no store has open, to the new directory `to`, as when a backup
 /// is restored. `to` appears under its name once the copy is durable; meanwhile it is `<to>.partial`. What
-/// follows a segment's records in its file is not copied. Blocks.
+/// follows a segment's records in its file is not copied. Returns the log's identity. Blocks.
 ///
 /// # Errors
 /// `from` has no log, cannot be read or has a last segment that is damaged; `to` exists or cannot be written.
-pub fn copy_log(from: &Path, to: &Path) -> Result<(), WalError> {
+pub fn copy_log(from: &Path, to: &Path) -> Result<u64, WalError> {
     let read = RealDir::open(from).and_then(|dir| FileMedia::reading(Arc::new(dir)));
     let mut media = read.map_err(at(from))?;
     if media.list().map_err(at(from))?.is_empty() {
@@ -63,7 +63,8 @@ pub fn copy_log(from: &Path, to: &Path) -> Result<(), WalError> {
     let (mut segments, _, end) = Segments::open(Box::new(media), FIRST_LSN)?;
     copy(&RealDir::working(), to, of_log, segments.starts(), |start| {
         segments.part(start, end).map(|(segment, records, _)| with_prefix(segment, &records))
-    })
+    })?;
+    Ok(of_log.0)
 }
 
 /// Makes a log of this identity, format and segments in the directory `to`, which has another name until it

@@ -75,7 +75,7 @@ impl Worker {
         self.model.lock().doing.shrink += 1;
         self.model.lock().doing.switch += 1;
         let store = Arc::clone(&self.store);
-        let asked = up_to(polls, perform(&store, request, Arc::new(|_| ())));
+        let asked = up_to(polls, perform(&*store, request, Arc::new(|_| ())));
         let answered = tokio::time::timeout(LONG, asked).await;
         self.model.lock().doing.shrink -= 1;
         self.model.lock().doing.switch -= 1;
