@@ -39,6 +39,7 @@ mod operations;
 mod options;
 mod overwrite;
 mod owned;
+mod packed;
 mod read_only;
 mod readmission;
 mod records;

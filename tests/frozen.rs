@@ -1,88 +1,21 @@
 //! Later versions must read the stores, backups and hot sets of every frozen version of the formats.
 //!
-//! `tests/fixtures/v1` holds directories as version 1 wrote them, packed by [`pack`]. To write the fixtures
-//! of a further version, set `PAGETIER_WRITE_FIXTURES` to a new folder beside it and run `cargo test --test
-//! all -- --ignored frozen::writes_the_fixtures`. Existing fixtures are never overwritten.
+//! `tests/fixtures/v1` holds directories as version 1 wrote them, packed by [`pack`]; those of the present
+//! formats have a log, too, and are in `crates/wal/tests/fixtures/v3`. To write the fixtures of a further
+//! version, set `PAGETIER_WRITE_FIXTURES` to a new folder beside it and run `cargo test --test all --
+//! --ignored frozen::writes_the_fixtures`. Existing fixtures are never overwritten.
 
 use crate::fixture::PAGE;
+use crate::packed::{pack, unpack};
 use pagetier::backup::{BackupOptions, Backups};
 use pagetier::errors::{Advice, Causes};
 use pagetier::options::OnHdd;
 use pagetier::{Builder, Lsn, PageId, PageSize, PageStore, SpaceId};
-use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 const PAGES: u32 = 48;
 const DROPPED: &str = "dropped";
 const SPACES: [&str; 2] = ["first", "second"];
-const SECTOR: usize = 512;
-
-/// The first line of a packed directory; the sectors' bytes follow it.
-#[derive(Serialize, Deserialize)]
-struct Packed {
-    files: Vec<PackedFile>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct PackedFile {
-    name: String,
-    bytes: u64,
-    /// The byte that fills all sectors that are not listed.
-    fill: u8,
-    /// The runs of other sectors: first, count.
-    sectors: Vec<(u64, u64)>,
-}
-
-/// Packs a directory of files whose sectors mostly hold one byte.
-fn pack(dir: &Path) -> Vec<u8> {
-    let mut names: Vec<_> = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name()).collect();
-    names.sort();
-    let (mut files, mut data) = (Vec::new(), Vec::new());
-    for name in names {
-        let bytes = std::fs::read(dir.join(&name)).unwrap();
-        let mut sectors: Vec<(u64, u64)> = Vec::new();
-        // Manifests are padded with newlines.
-        let fill = bytes.last().copied().filter(|byte| *byte == b'\n').unwrap_or(0);
-        for (no, sector) in bytes.chunks(SECTOR).enumerate() {
-            if sector.iter().all(|byte| *byte == fill) {
-                continue;
-            }
-            match sectors.last_mut() {
-                Some((first, count)) if *first + *count == no as u64 => *count += 1,
-                _ => sectors.push((no as u64, 1)),
-            }
-            data.extend_from_slice(sector);
-        }
-        files.push(PackedFile {
-            name: name.into_string().unwrap(),
-            bytes: bytes.len() as u64,
-            fill,
-            sectors,
-        });
-    }
-    let mut packed = serde_json::to_vec(&Packed { files }).unwrap();
-    packed.push(b'\n');
-    packed.extend_from_slice(&data);
-    packed
-}
-
-fn unpack(packed: &[u8], dir: &Path) {
-    let end = packed.iter().position(|byte| *byte == b'\n').unwrap();
-    let head: Packed = serde_json::from_slice(&packed[..end]).unwrap();
-    let mut data = &packed[end + 1..];
-    std::fs::create_dir_all(dir).unwrap();
-    for file in head.files {
-        let mut bytes = vec![file.fill; file.bytes as usize];
-        for (first, count) in file.sectors {
-            let at = first as usize * SECTOR;
-            let length = (count as usize * SECTOR).min(bytes.len() - at);
-            bytes[at..at + length].copy_from_slice(&data[..length]);
-            data = &data[length..];
-        }
-        std::fs::write(dir.join(file.name), bytes).unwrap();
-    }
-    assert!(data.is_empty());
-}
 
 fn fixtures(version: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(version)
@@ -193,7 +126,6 @@ async fn writes_the_fixtures() {
             drop(store);
             left.await;
         }
-        std::fs::remove_file(at.join("lock")).unwrap();
         std::fs::write(to.join(format!("{name}.packed")), pack(&at)).unwrap();
         if name == "closed-zone" {
             std::fs::write(to.join("backups.packed"), pack(&backups)).unwrap();

@@ -1,12 +1,24 @@
-//! Later versions must read the logs of every frozen version of the format.
+//! Later versions must read the logs of every frozen version of the format, with their stores.
 //!
-//! `tests/fixtures/v1` holds a log as version 1 wrote it. To write the fixture of a further version, set
-//! `PAGETIER_WRITE_FIXTURES` to a new folder beside it and run `cargo test -p pagetier-wal --test all --
-//! --ignored frozen::writes_the_fixture`. An existing fixture is never overwritten.
+//! `tests/fixtures/v1` and `v2` hold a log as these versions wrote it, and `v3` two stores: `archived` with its
+//! log, the archive of that, a backup of both and a hot set, and `on_device` on two volumes, of which one has
+//! the log. To write the fixtures of a further version, set `PAGETIER_WRITE_FIXTURES` to a new folder beside
+//! them and run `cargo test -p pagetier-wal --test all -- --ignored frozen::writes_the_fixtures`. Existing
+//! fixtures are never overwritten.
 
-use pagetier::{Error, PageId, PageSize, PageStore, SpaceId};
-use pagetier_wal::{LoggedStore, MiniTx, RecoverError, UnfitLog, Wal, WalError, WalOptions, recover};
-use std::path::Path;
+#[path = "../../../tests/packed.rs"]
+mod packed;
+
+use packed::{pack, unpack};
+use pagetier::backup::{BackupOptions, Backups};
+use pagetier::device::{Backend, OpenOptions, SharedDevice, open_file};
+use pagetier::errors::Causes;
+use pagetier::{Builder, Error, PageId, PageMut, PageSize, PageStore, SpaceId, options::OnHdd};
+use pagetier_wal::{
+    Keep, LoggedStore, MiniTx, RecoverError, UnfitLog, Until, Wal, WalError, WalOptions, recover,
+};
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Segments of 64 KiB.
@@ -67,12 +79,20 @@ async fn write(log: &Path, pages: &Path) {
 }
 
 #[tokio::test]
-#[ignore = "writes the fixture of a new version"]
-async fn writes_the_fixture() {
+#[ignore = "writes the fixtures of a new version"]
+async fn writes_the_fixtures() {
     let to = std::env::var("PAGETIER_WRITE_FIXTURES").expect("PAGETIER_WRITE_FIXTURES: a new folder");
-    let dir = tempfile::tempdir().unwrap();
-    write(&dir.path().join("log"), &dir.path().join("pages")).await;
-    copy(&dir.path().join("log"), Path::new(&to));
+    let (to, dir) = (fixture(&to), tempfile::tempdir().unwrap());
+    fs::create_dir(&to).expect("fixtures that exist stay as they are");
+    for (place, name) in STORES {
+        let at = dir.path().join(name);
+        place.write(&at).await;
+        fs::write(to.join(format!("{name}.packed")), pack(&at)).unwrap();
+    }
+}
+
+fn fixture(version: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(version)
 }
 
 /// With the torn tail, which [`pagetier_wal::copy_log`] leaves out.
@@ -113,8 +133,7 @@ async fn check(log: &Path, pages: &Path) {
 async fn logs_of_every_version_are_read() {
     for version in ["v1", "v2"] {
         let dir = tempfile::tempdir().unwrap();
-        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(version);
-        copy(&fixture, &dir.path().join("log"));
+        copy(&fixture(version), &dir.path().join("log"));
         check(&dir.path().join("log"), &dir.path().join("pages")).await;
     }
 }
@@ -136,22 +155,6 @@ async fn the_log_of_this_version_is_as_the_document_says() {
 }
 
 #[tokio::test]
-async fn a_log_of_another_version_is_refused_by_its_number() {
-    let dir = tempfile::tempdir().unwrap();
-    let wal = Wal::open(dir.path(), options()).unwrap();
-    wal.flush(wal.append_commit(b"any").unwrap()).await.unwrap();
-    drop(wal);
-    let path = dir.path().join("0000000000000040.log");
-    let mut bytes = std::fs::read(&path).unwrap();
-    bytes[7] = 9;
-    std::fs::write(&path, bytes).unwrap();
-    let WalError::Io { source, .. } = Wal::open(dir.path(), options()).unwrap_err() else {
-        panic!("another error")
-    };
-    assert_eq!(source.to_string(), "its format has version 9, and this program reads versions 1 to 3");
-}
-
-#[tokio::test]
 async fn a_whole_log_without_the_spaces_of_its_records_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("log");
@@ -161,4 +164,230 @@ async fn a_whole_log_without_the_spaces_of_its_records_is_refused() {
     let refused = LoggedStore::on(builder, wal).await;
     assert!(matches!(refused, Err(RecoverError::Unfit(UnfitLog::NoPages))), "{refused:?}");
     assert!(!dir.path().join("blank").exists());
+}
+
+/// Where a store has its log.
+#[derive(Clone, Copy, PartialEq)]
+enum Place {
+    /// In files, with an archive; the manifest is a file, too.
+    Files,
+    /// On a device, with an archive; the manifest is on the HDD.
+    Devices,
+}
+
+/// The pages of space `t`, of which page 3 is free. Another space has an extent without room in its middle.
+const PAGES: u32 = 8;
+const FREE: u32 = 3;
+
+/// What page `no` has: what was backed up, what is archived, and what only the log has.
+fn value_of(no: u32, at: Moment) -> u8 {
+    match at {
+        Moment::Log if no < 2 => 3,
+        Moment::Log | Moment::Archive if no < 5 => 2,
+        _ => 1,
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Moment {
+    Backup,
+    Archive,
+    Log,
+}
+
+impl Place {
+    fn builder(self, dir: &Path) -> Builder {
+        let builder = PageStore::builder().page_size(PageSize::MIN).pool_bytes(4 << 20).io(Backend::Threads);
+        let builder = builder.directory(dir.join("pages")).ring_pages(8).low_room(0);
+        match self {
+            Self::Files => builder.ssd_bytes(64 * 4096),
+            Self::Devices => builder
+                .manifest(OnHdd { bytes_max: 256 << 10, ..OnHdd::default() })
+                .hdd(dir.join("homes"))
+                .ssd_bytes(0),
+        }
+    }
+
+    fn device(dir: &Path) -> SharedDevice {
+        let options = OpenOptions { backend: Backend::Threads, ..OpenOptions::default() };
+        open_file(&dir.join("log"), &options).unwrap().device
+    }
+
+    async fn wal(self, dir: &Path) -> Result<Wal, WalError> {
+        let options = WalOptions::new().capacity_bytes(256 << 10).keep(Keep::ForSsdLoss);
+        let wal = match self {
+            Self::Files => Wal::open_when_free(&dir.join("log"), options).await?,
+            Self::Devices => Wal::on_device(Self::device(dir), options).await?,
+        };
+        wal.archive_to(&dir.join("archive")).map(|()| wal)
+    }
+
+    async fn open(self, dir: &Path) -> LoggedStore {
+        LoggedStore::on(self.builder(dir), self.wal(dir).await.unwrap()).await.unwrap()
+    }
+
+    async fn write(self, dir: &Path) {
+        fs::create_dir_all(dir.join("archive")).unwrap();
+        if self == Self::Devices {
+            fs::File::create(dir.join("log")).unwrap().set_len(2 << 20).unwrap();
+        }
+        let db = self.open(dir).await;
+        let (space, holed) =
+            (db.spaces().create("t").await.unwrap(), db.spaces().create("holed").await.unwrap());
+        for _ in 0..130 {
+            drop(db.allocate(holed).await.unwrap());
+        }
+        db.free((holed, 64..128)).await.unwrap();
+        assert!(db.spaces().shrink(holed).await.unwrap() > 0);
+        db.spaces().reserve(space, 65).await.unwrap();
+        put(&db, 0..PAGES, 1).await;
+        let mut change = db.begin::<PageMut<'_>>().await.unwrap();
+        change.free(PageId::new(space, FREE));
+        db.commit(change).await.unwrap();
+        db.sync().await.unwrap();
+        db.backup(&dir.join("chain"), BackupOptions::new()).await.unwrap();
+        put(&db, 0..5, 2).await;
+        db.wal().archive_now().await.unwrap();
+        put(&db, 0..2, 3).await;
+        db.hot_set().export(dir.join("hot")).await.unwrap();
+        crash(db).await;
+    }
+}
+
+/// Changes those of the pages that are not free.
+async fn put(db: &LoggedStore, pages: std::ops::Range<u32>, value: u8) {
+    let space = db.spaces().find("t").unwrap();
+    for no in pages.filter(|no| *no != FREE || value == 1) {
+        let mut change = db.begin::<PageMut<'_>>().await.unwrap();
+        let page = change.add(db.get_or_create(PageId::new(space, no)).await.unwrap());
+        change.write(page, 0, &[value]);
+        db.commit(change).await.unwrap();
+    }
+}
+
+async fn expect(db: &LoggedStore, at: Moment) {
+    let space = |name| db.spaces().find(name).unwrap();
+    for no in 0..PAGES {
+        match db.get(PageId::new(space("t"), no)).await {
+            Ok(page) => assert!(no != FREE && page[0] == value_of(no, at), "page {no} has {}", page[0]),
+            Err(error) => assert!(no == FREE, "page {no}: {error}"),
+        }
+    }
+    assert_eq!(db.spaces().pages(space("holed")).unwrap(), 130);
+    for no in 0..130 {
+        let exists = db.get(PageId::new(space("holed"), no)).await.is_ok();
+        assert_eq!(exists, !(64..128).contains(&no), "page {no} in the space with a hole");
+    }
+}
+
+async fn crash(db: LoggedStore) {
+    let left = db.store().wait_closed();
+    drop(db);
+    left.await;
+}
+
+const STORES: [(Place, &str); 2] = [(Place::Files, "archived"), (Place::Devices, "on_device")];
+
+fn unpacked(name: &str) -> tempfile::TempDir {
+    let dir = pagetier_testing::scratch();
+    unpack(&fs::read(fixture("v3").join(format!("{name}.packed"))).unwrap(), dir.path());
+    dir
+}
+
+/// Opened, read, written and opened again: the store with its log, its backup, and both up to the moment that
+/// the archive reaches.
+#[tokio::test]
+async fn stores_with_logs_of_every_version_open_change_and_are_restored() {
+    for (place, name) in STORES {
+        let dir = unpacked(name);
+        let (chain, archive) = (dir.path().join("chain"), dir.path().join("archive"));
+        let restored = async |to: &str, until: Option<Until>, at| {
+            let to = dir.path().join(to);
+            let (files, log) = (Place::Files.builder(&to), to.join("log"));
+            match until {
+                None => LoggedStore::restore(files, &log, &chain, 1).await.unwrap(),
+                Some(until) => {
+                    let end = LoggedStore::restore_until(files, &log, (&chain, 1), &archive, until).await;
+                    assert!(end.unwrap().0 > 0);
+                }
+            }
+            fs::create_dir(to.join("archive")).unwrap();
+            for _ in 0..2 {
+                let db = Place::Files.open(&to).await;
+                expect(&db, at).await;
+                db.shutdown().await.unwrap();
+            }
+        };
+        assert!(Backups::at(&chain).verify(|_| ()).await.unwrap().iter().all(|file| file.fault.is_none()));
+        restored("backup", None, Moment::Backup).await;
+        restored("archived", Some(Until::End), Moment::Archive).await;
+        let db = place.open(dir.path()).await;
+        expect(&db, Moment::Log).await;
+        let hot = db.hot_set().import(dir.path().join("hot")).await.unwrap();
+        assert!(hot.listed > 60 && hot.loaded == hot.wanted, "{hot:?}");
+        put(&db, 0..PAGES, 4).await;
+        db.wal().archive_now().await.unwrap();
+        db.backup(&chain, BackupOptions::new()).await.unwrap();
+        crash(db).await;
+        let db = place.open(dir.path()).await;
+        let space = db.spaces().find("t").unwrap();
+        assert!(
+            db.get(PageId::new(space, 0)).await.unwrap()[0] == 4
+                && db.wal().archived().unwrap().failure.is_none()
+        );
+        db.checkpoint().await.unwrap();
+        db.shutdown().await.unwrap();
+        place.open(dir.path()).await.shutdown().await.unwrap();
+    }
+}
+
+/// Marks a segment, or a device with a log, as of the version after the present one.
+fn mark_log(bytes: &mut [u8]) {
+    if bytes.starts_with(b"PTLOGDEV") {
+        for header in bytes[..8192].chunks_mut(4096) {
+            header[16] = 4;
+            let sum = pagetier_page::crc32c(&header[16..48]).to_le_bytes();
+            header[8..12].copy_from_slice(&sum);
+        }
+    } else {
+        bytes[7] = 4;
+    }
+}
+
+/// The first segment of a log in files, or the device that has it.
+fn first_of(log: PathBuf) -> PathBuf {
+    if log.is_file() { log } else { log.join("0000000000000040.log") }
+}
+
+/// After a downgrade a log, its archive and its copy in a backup are refused with both versions named, and
+/// nothing changes.
+#[tokio::test]
+async fn a_log_of_a_later_version_is_refused_by_its_number_and_stays_as_it_is() {
+    for (place, name) in STORES {
+        let dir = unpacked(name);
+        let (chain, archive) = (dir.path().join("chain"), dir.path().join("archive"));
+        for part in ["log", "archive", "chain/log-000001"] {
+            let path = first_of(dir.path().join(part));
+            let (before, mut bytes) = (fs::read(&path).unwrap(), fs::read(&path).unwrap());
+            mark_log(&mut bytes);
+            fs::write(&path, bytes).unwrap();
+            let marked = pack(dir.path());
+            let to = dir.path().join("restored");
+            let refused = match part {
+                "log" => Causes(&place.wal(dir.path()).await.unwrap_err()).to_string(),
+                "archive" => Causes(&LoggedStore::restorable(&chain, 1, &archive).unwrap_err()).to_string(),
+                _ => {
+                    let restored = LoggedStore::restore(place.builder(&to), &to.join("log"), &chain, 1).await;
+                    Causes(&restored.unwrap_err()).to_string()
+                }
+            };
+            let says = |words: &[&str]| words.iter().any(|words| refused.contains(words));
+            assert!(says(&["version 4", "format 4"]) && says(&["1 to 3"]), "{name}, {part}: {refused}");
+            assert!(!to.join("pages").exists() && pack(dir.path()) == marked, "{name}, {part}: {refused}");
+            fs::write(&path, before).unwrap();
+        }
+        let db = place.open(dir.path()).await;
+        expect(&db, Moment::Log).await;
+        db.shutdown().await.unwrap();
+    }
 }
