@@ -54,7 +54,7 @@ mod serve;
 mod socket;
 
 pub use client::{AskError, Client};
-pub use perform::{Report, Served, findings, perform, ssd_bytes_at};
+pub use perform::{AtRest, Report, Served, findings, perform, ssd_bytes_at};
 pub use request::{Answer, Progress, Refused, Request};
 pub use serve::{Control, listen};
 pub use socket::{ListenError, SOCKET};

@@ -31,6 +31,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 pub trait Served: Send + Sync + 'static {
     /// Whether [`backup`](Served::backup) takes a log along.
     const HAS_LOG: bool;
+    /// Whether an engine changes the store meanwhile.
+    const IS_RUNNING: bool = true;
 
     /// The store.
     fn store(&self) -> &PageStore;
@@ -56,6 +58,22 @@ impl Served for PageStore {
 
     async fn backup(&self, to: &Path, options: BackupOptions) -> Result<BackupReport, Refused> {
         Ok(self.backup(to, options).await?)
+    }
+}
+
+/// A store that no engine has open: nothing changes while a request is performed.
+pub struct AtRest(pub PageStore);
+
+impl Served for AtRest {
+    const HAS_LOG: bool = false;
+    const IS_RUNNING: bool = false;
+
+    fn store(&self) -> &PageStore {
+        &self.0
+    }
+
+    async fn backup(&self, to: &Path, options: BackupOptions) -> Result<BackupReport, Refused> {
+        Ok(self.0.backup(to, options).await?)
     }
 }
 
@@ -415,8 +433,7 @@ async fn backup<S: Served>(
     report: Report,
 ) -> Result<Answer, Refused> {
     check_absolute(to)?;
-    // It may wait for another one into the directory.
-    report(Progress::new("backing up", 0, 0));
+    report(Progress::new("reading the chain, or waiting for another backup into it", 0, 0));
     let options = options.on_progress(move |now| report(Progress::new("backing up", now.done, now.total)));
     let made = served.backup(to, options).await?;
     let kind = made.full_because.map_or_else(|| "incremental".to_owned(), |why| format!("full: {why}"));
@@ -424,13 +441,20 @@ async fn backup<S: Served>(
     let mut text = format!("{path} ({kind}): {pages} of {of} pages, {bytes} bytes\n");
     if S::HAS_LOG {
         text += "the engine's log is in it: restore it with --log-to\n";
+    } else if made.lacks_log && S::IS_RUNNING {
+        // The engine may have removed what the pages need of its log, and nothing holds the rest.
+        text += "the engine's log is not in it, and the pages need it: it can only be restored with a copy of the \
+                 log that begins before this backup; let the engine listen with its log, or make its backups\n";
     } else if made.lacks_log {
         text += "the engine's log is not in it, and a restored store needs it: keep a copy of the log, or let the \
                  engine make its backups\n";
+    } else if S::IS_RUNNING {
+        text += "pages that the engine changed meanwhile are from different moments\n";
     }
+    let complete = !(made.lacks_log && S::IS_RUNNING);
     let mut value = json!(made);
     value["log"] = S::HAS_LOG.into();
-    Ok(done(value, text))
+    Ok(Answer { complete, text, value })
 }
 
 async fn set_policy(store: &PageStore, pool: Option<&str>, ssd: Option<&str>) -> Result<Answer, Refused> {

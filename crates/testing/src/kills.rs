@@ -176,11 +176,13 @@ pub fn kill_while_opening(test: &str, (directory, seed): (&Path, u64), opening: 
     !opened
 }
 
-/// Kills the recovery, too, up to three times in a row, in a third of the rounds. Returns the number of kills
-/// in this `round`, and how many of them came before the store was open.
+/// Kills the recovery, too, up to three times in a row, in the rounds with a remainder of 1 by three. Returns
+/// the number of kills in this `round`, and how many of them came before the store was open.
 #[must_use]
 pub fn kill_recoveries(test: &str, (directory, round): (&Path, u64), opening: Duration) -> (u64, u64) {
     let times = if round % 3 == 1 { 1 + round % 2 + round % 5 % 2 } else { 0 };
-    let cut = |nth| u64::from(kill_while_opening(test, (directory, round * 7 + nth), opening));
+    let cut = |nth| {
+        u64::from(kill_while_opening(test, (directory, round.wrapping_mul(7).wrapping_add(nth)), opening))
+    };
     (times, (0..times).map(cut).sum())
 }

@@ -8,7 +8,7 @@ use crate::look::{recovery, watch};
 use crate::running::{report, show_answer};
 use crate::{FOUND, Failure, Usage, show};
 use pagetier::{OpenError, PageStore, scrub::ScrubOptions};
-use pagetier_control::{Answer, Request, findings, perform, ssd_bytes_at};
+use pagetier_control::{Answer, AtRest, Request, findings, perform, ssd_bytes_at};
 use serde_json::json;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -103,10 +103,10 @@ pub(crate) async fn readmit(at: &Devices, json: bool) -> Result<ExitCode, Failur
 
 /// Performs a request as a running store would, shows the progress, and closes the store.
 async fn performed(store: PageStore, request: Request) -> Result<Answer, Failure> {
-    let bar = show::bar("opened", 0);
+    let (bar, store) = (show::bar("opened", 0), AtRest(store));
     let done = perform(&store, request, report(&bar)).await;
     bar.finish_and_clear();
-    closed(store, done.map_err(Failure::from)).await
+    closed(store.0, done.map_err(Failure::from)).await
 }
 
 /// Opens a store, and performs a request on it as a running store would.

@@ -350,7 +350,7 @@ impl LoggedStore {
         Ok(())
     }
 
-    /// As [`LoggedStore::restore`], and redoes what the log's archive ([`Wal::archive_to`]) in `archive` has
+    /// As [`LoggedStore::restore`] of a `backup`, which is chain and number, and redoes what the log's archive ([`Wal::archive_to`]) in `archive` has
     /// since, up to a moment; returns where that is. Each change until then must have been logged, in spaces
     /// that the backup has. The restored log has a new identity: the store goes on from there on a line of
     /// its own, which needs another directory for its archive, and a backup before it can be restored to a
@@ -363,10 +363,11 @@ impl LoggedStore {
     pub async fn restore_until(
         builder: Builder,
         log: &Path,
-        (from, number): (&Path, u32),
+        backup: (&Path, u32),
         archive: &Path,
         until: Until,
     ) -> Result<Lsn, LoggedBackupError> {
+        let (from, number) = backup;
         let (copy, log, archive) = (backup_log(from, number), log.to_owned(), archive.to_owned());
         let copying = tokio::task::spawn_blocking(move || {
             let mut line = Line::open(&copy, &archive)?;

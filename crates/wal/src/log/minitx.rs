@@ -170,7 +170,7 @@ impl<'s, G: Guard> MiniTx<'s, G> {
     }
 
     /// Overwrites a page's payload by `image`, and records the bytes that differ: for engines that make a
-    /// page's new contents in a buffer of their own.
+    /// page's new contents in a buffer of their own. It never records more than the whole image would take.
     ///
     /// # Panics
     /// If `image` is not as long as the payload: the page is unchanged.
