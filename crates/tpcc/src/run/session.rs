@@ -12,7 +12,7 @@ use crate::run::location::{Location, LocationError, Notes};
 use crate::run::report::{self, Reopened, Row, Setup};
 use crate::run::terminals::{Measured, Plan, Stop, run};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use pagetier::{PageStore, device::COST_POINTS, options::CostSource, what_if::WhatIfOptions};
+use pagetier::{PageStore, Retention, device::COST_POINTS, options::CostSource, what_if::WhatIfOptions};
 use pagetier_control::Control;
 use pagetier_ghost::chart;
 use pagetier_testing::VirtualClock;
@@ -283,13 +283,13 @@ impl<'c> Session<'c> {
         }
         let warm = store.stats().ssd;
         let (database, recovered) = Database::open(store, wal, catalog, self.now_ms()).await?;
-        if cli.hints {
-            database.hint()?;
-        }
         let database = Arc::new(database);
         let reopened = kept.then(|| reopened(recovered, warm.pages, warm.slots));
         if kept {
             self.check_recovered(&database, reopened.as_ref()).await?;
+        }
+        if cli.hints {
+            database.hint()?;
         }
         if self.location.is_for_other_machines() {
             // The next one to open it has a blank SSD.
@@ -303,9 +303,12 @@ impl<'c> Session<'c> {
         database: &Database,
         reopened: Option<&Reopened>,
     ) -> Result<(), SessionError> {
-        consistency::check(database)
-            .await?
-            .map_err(|why| SessionError::Usage(format!("after recovery: {why}")))?;
+        // Else the policies would take the check's reads for the workload's: the SSD's would follow a setting
+        // that suits them, and the pages that they read would have a use each.
+        database.hint_checked(Retention::ScanOnly)?;
+        let checked = consistency::check(database).await?;
+        database.hint_checked(Retention::Usual)?;
+        checked.map_err(|why| SessionError::Usage(format!("after recovery: {why}")))?;
         if let Some(reopened) = reopened.filter(|_| !self.cli.json) {
             println!(
                 "recovered: {} page changes and {} commits; {} pages on the SSD ({:.0}% warm); consistent",
