@@ -350,11 +350,11 @@ impl LoggedStore {
         Ok(())
     }
 
-    /// As [`LoggedStore::restore`] of a `backup`, which is chain and number, and redoes what the log's archive ([`Wal::archive_to`]) in `archive` has
-    /// since, up to a moment; returns where that is. Each change until then must have been logged, in spaces
-    /// that the backup has. The restored log has a new identity: the store goes on from there on a line of
-    /// its own, which needs another directory for its archive, and a backup before it can be restored to a
-    /// later moment.
+    /// As [`LoggedStore::restore`] of a `backup`, which is chain and number, and redoes what the log's
+    /// archive ([`Wal::archive_to`]) in `archive` has since, up to a moment; returns where that is. Each
+    /// change until then must have been logged, in spaces that the backup has. The restored log has a new
+    /// identity: the store goes on from there on a line of its own, which needs another directory for its
+    /// archive, and a backup before it can be restored to a later moment.
     ///
     /// # Errors
     /// As [`LoggedStore::restore`]. [`WalError::Archive`], before anything is written: the archive is another

@@ -52,11 +52,12 @@ impl WalOptions {
         Self { capacity_bytes: 64 << 20, keep: Keep::ForCrash, ssd_log_bytes: None }
     }
 
-    /// The log that a recovery after a crash reads at most, in bytes, and up to a segment more, since it reads
-    /// whole ones: when it is longer, changes wait for a checkpoint ([`Wal::has_room`](crate::Wal::has_room)). It bounds the duration of a recovery. It is at
-    /// least 256 KiB, since a log is shortened by whole segments; less counts as that. A record that is
-    /// longer is refused ([`Wal::record_bytes_max`](crate::Wal::record_bytes_max)). Files take the room of
-    /// four segments more, a sixteenth of the capacity each and at least 64 KiB. Default: 64 MiB.
+    /// The log that a recovery after a crash reads at most, in bytes, and up to a segment more, since it
+    /// reads whole ones: when it is longer, changes wait for a checkpoint
+    /// ([`Wal::has_room`](crate::Wal::has_room)). It bounds the duration of a recovery. It is at least
+    /// 256 KiB, since a log is shortened by whole segments; less counts as that. A record that is longer
+    /// is refused ([`Wal::record_bytes_max`](crate::Wal::record_bytes_max)). Files take the room of four
+    /// segments more, a sixteenth of the capacity each and at least 64 KiB. Default: 64 MiB.
     pub fn capacity_bytes(mut self, bytes: u64) -> Self {
         self.capacity_bytes = bytes.max(CAPACITY_MIN);
         self

@@ -1,10 +1,10 @@
 //! Later versions must read the logs of every frozen version of the format, with their stores.
 //!
-//! `tests/fixtures/v1` and `v2` hold a log as these versions wrote it, and `v3` two stores: `archived` with
-//! its log, the archive of that, a backup of both and a hot set, and `on_device` on two volumes, of which one
-//! has the log. To write the fixtures of a further version, set `PAGETIER_WRITE_FIXTURES` to a new folder beside
-//! them and run `cargo test -p pagetier-wal --test all -- --ignored frozen::writes_the_fixtures`. Existing
-//! fixtures are never overwritten.
+//! `tests/fixtures/v1` and `v2` hold a log as these versions wrote it, and `v3` two stores: `archived`
+//! with its log, the archive of that, a backup of both and a hot set, and `on_device` on two volumes, of
+//! which one has the log. To write the fixtures of a further version, set `PAGETIER_WRITE_FIXTURES` to a
+//! new folder beside them and run `cargo test -p pagetier-wal --test all -- --ignored
+//! frozen::writes_the_fixtures`. Existing fixtures are never overwritten.
 
 #[path = "../../../tests/packed.rs"]
 mod packed;
