@@ -9,6 +9,7 @@ use crate::database::engine::Database;
 use crate::database::error::DbError;
 use crate::database::load::DISTRICTS;
 use crate::database::schema::{self, Table, district, orders, warehouse};
+use pagetier::{Retention, SpaceHints};
 use std::ops::ControlFlow;
 
 /// Aggregates over the rows of one district.
@@ -24,9 +25,14 @@ struct District {
     last_new_order: u32,
 }
 
-/// The tables of which a check reads every row.
-pub(crate) const TABLES: [Table; 5] =
-    [Table::Warehouse, Table::District, Table::Orders, Table::NewOrder, Table::OrderLine];
+/// Hints how long the pages that a check reads stay in memory.
+pub(crate) fn hint(database: &Database, retention: Retention) -> Result<(), DbError> {
+    let hints = SpaceHints::new().retention(retention);
+    for table in [Table::Warehouse, Table::District, Table::Orders, Table::NewOrder, Table::OrderLine] {
+        database.store.spaces().set_hints(database.tree(table).space(), hints)?;
+    }
+    Ok(())
+}
 
 /// Checks a database on which no transaction runs. Returns the first violated condition, in words.
 pub(crate) async fn check(database: &Database) -> Result<Result<(), String>, DbError> {

@@ -4,7 +4,6 @@
 //! durable, then they are applied to the trees. The log's module explains what this means for recovery.
 
 use crate::database::catalog::Catalog;
-use crate::database::consistency;
 use crate::database::error::DbError;
 use crate::database::locks::{LockTable, RowKey, RowLock};
 use crate::database::operations::{Operation, Operations};
@@ -87,15 +86,6 @@ impl Database {
 
     pub(crate) fn tree(&self, table: Table) -> &Tree {
         &self.trees[table as usize]
-    }
-
-    /// Hints how long the pages that a consistency check reads stay in memory.
-    pub(crate) fn hint_checked(&self, retention: Retention) -> Result<(), DbError> {
-        let hints = SpaceHints::new().retention(retention);
-        for table in consistency::TABLES {
-            self.store.spaces().set_hints(self.tree(table).space(), hints)?;
-        }
-        Ok(())
     }
 
     /// Gives the store the hints of `--hints`. Each table has a space of its own.

@@ -305,9 +305,9 @@ impl<'c> Session<'c> {
     ) -> Result<(), SessionError> {
         // Else the policies would take the check's reads for the workload's: the SSD's would follow a setting
         // that suits them, and the pages that they read would have a use each.
-        database.hint_checked(Retention::ScanOnly)?;
+        consistency::hint(database, Retention::ScanOnly)?;
         let checked = consistency::check(database).await?;
-        database.hint_checked(Retention::Usual)?;
+        consistency::hint(database, Retention::Usual)?;
         checked.map_err(|why| SessionError::Usage(format!("after recovery: {why}")))?;
         if let Some(reopened) = reopened.filter(|_| !self.cli.json) {
             println!(
