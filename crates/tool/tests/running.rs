@@ -2,7 +2,7 @@
 
 use crate::stores::{PAGES, json, made, open, printed, run, runtime, said, write};
 use pagetier::{PageId, PageStore};
-use pagetier_control::{Control, listen};
+use pagetier_control::{Control, Request, listen, perform};
 use pagetier_wal::{LoggedStore, WalOptions};
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::{Path, PathBuf};
@@ -201,6 +201,10 @@ fn a_backup_of_a_running_engine_has_its_log_and_every_change_that_it_acknowledge
     // In words. At rest, the tool does not know where the log is.
     let (words, at_rest) = ("the engine's log is in it", "the engine's log is not in it");
     assert!(said(&run(&["backup", text(&at), "--to", text(&chain)])).contains(words));
+    // An engine that served its store alone would remove what the pages need of its log.
+    let request = Request::Backup { to: path("bare"), full: false, bytes_per_second: None };
+    let bare = runtime.block_on(perform(&**db.store(), request, Arc::new(|_| ()))).unwrap();
+    assert!(!bare.complete && bare.text.contains("begins before this backup"), "{bare:?}");
     stop.store(true, Ordering::SeqCst);
     runtime.block_on(async {
         load.await.unwrap();
