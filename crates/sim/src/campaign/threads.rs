@@ -76,6 +76,7 @@ async fn run(plan: &Plan, mut rng: SmallRng) -> Result<u64, String> {
         Arc::new(Shared { db, space, versions, last: AtomicU32::new(0), checked: AtomicU64::new(0) });
     for no in 0..PAGES as u32 {
         let page = PageId::new(space, no);
+        shared.admit().await?;
         let guard = shared.db.wait_for(shared.db.store().get_or_create(page)).await;
         shared.commit(vec![guard.map_err(|error| error.to_string())?]).await?;
     }
@@ -274,13 +275,18 @@ impl Shared {
             (0..rng.random_range(1..=3)).map(|_| rng.random_range(0..PAGES as u32)).collect();
         nos.sort_unstable();
         nos.dedup();
-        ends("admit", self.db.admit()).await?.map_err(|error| error.to_string())?;
+        self.admit().await?;
         let mut guards = Vec::new();
         for no in nos {
             let guard = ends("get_mut", self.db.get_mut(PageId::new(self.space, no))).await?;
             guards.push(guard.map_err(|error| error.to_string())?);
         }
         self.commit(guards).await
+    }
+
+    /// Waits until the log has room for a change, which may be all that its device has.
+    async fn admit(&self) -> Result<(), String> {
+        ends("admit", self.db.admit()).await?.map_err(|error| format!("admit: {error}"))
     }
 
     async fn commit(&self, guards: Vec<PageMut<'_>>) -> Result<(), String> {
@@ -295,7 +301,7 @@ impl Shared {
             change.write(at, 0, &bytes);
             self.versions[page.no as usize].store(version, Ordering::Release);
         }
-        ends("commit", self.db.commit(change)).await?.map_err(|error| error.to_string())
+        ends("commit", self.db.commit(change)).await?.map_err(|error| format!("commit: {error}"))
     }
 
     /// Compares a page under a latch with its version.
