@@ -6,10 +6,11 @@ use crate::manifest::changes::LogRecord;
 use crate::manifest::page_runs::PageRuns;
 use pagetier_page::{HEADER_BYTES, Header, Lsn, PageId, SpaceId, Stamp};
 use rustc_hash::FxHashMap;
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 const MAGIC: [u8; 8] = *b"PGTIERBK";
@@ -140,6 +141,17 @@ pub(super) fn number_of(name: &str) -> Option<u32> {
     (number > 0 && name == name_of(number)).then_some(number)
 }
 
+/// Opens a file of a directory with backups for reading.
+pub(super) fn opened(path: &Path) -> Result<File, BackupError> {
+    // The open of a pipe would wait for a writer.
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    let file = File::options().read(true).custom_flags(flags).open(path).map_err(BackupError::io(path))?;
+    if !file.metadata().map_err(BackupError::io(path))?.is_file() {
+        return Err(BackupError::damaged(path, "it is no regular file"));
+    }
+    Ok(file)
+}
+
 /// The numbers of the names in a directory, in order.
 pub(super) fn numbered(dir: &Path, number: impl Fn(&str) -> Option<u32>) -> Result<Vec<u32>, BackupError> {
     let entries = match std::fs::read_dir(dir) {
@@ -206,7 +218,7 @@ pub(super) enum Next {
 
 impl Reader {
     pub(super) fn open(path: &Path) -> Result<Self, BackupError> {
-        let mut file = BufReader::with_capacity(1 << 20, File::open(path).map_err(BackupError::io(path))?);
+        let mut file = BufReader::with_capacity(1 << 20, opened(path)?);
         let head = Head::read(&mut file, path)?;
         Ok(Self { path: path.to_owned(), file, head, pages: 0 })
     }

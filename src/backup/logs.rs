@@ -8,11 +8,10 @@
 //! now is older than what there was, and must not pass for it. A copy of a lower number without its backup is
 //! what an interrupted purge left, which removes the backups first. The next purge removes it.
 
-use super::file::{Head, name_of, number_of, numbered, numbers};
+use super::file::{Head, name_of, number_of, numbered, numbers, opened};
 use super::locked::DRAFT;
 use crate::error::BackupError;
 use pagetier_devio::files::{DirFile, Directory};
-use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -49,9 +48,7 @@ pub(super) fn newest_removed(dir: &Path) -> Result<Option<(u32, BackupError)>, B
     // the backup.
     let Some(number) = newest_log(dir)? else { return Ok(None) };
     let draft = dir.join(DRAFT);
-    // To open a draft that is a pipe would block.
-    let file = if draft.is_file() { File::open(&draft).ok() } else { None };
-    let head = file.and_then(|mut file| Head::read(&mut file, &draft).ok());
+    let head = opened(&draft).and_then(|mut file| Head::read(&mut file, &draft)).ok();
     let newest = numbers(dir)?.last().copied();
     if head.is_some_and(|head| head.number == number) || newest >= Some(number) {
         return Ok(None);

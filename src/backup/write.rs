@@ -255,10 +255,6 @@ struct Newest {
 
 impl Newest {
     fn read(path: &Path) -> Result<Self, BackupError> {
-        // The open of a pipe would wait for a writer.
-        if !std::fs::metadata(path).map_err(BackupError::io(path))?.is_file() {
-            return Err(BackupError::damaged(path, "it is no regular file"));
-        }
         let reader = Reader::open(path)?;
         let head = reader.head.clone();
         Ok(Self { head, had: reader.into_tail().map(|tail| Had::by(&tail)) })

@@ -173,7 +173,7 @@ fn the_limit_of_file_sizes_is_named_and_no_signal_ends_the_process() {
     nothing_is_lost(&existing, 2);
 }
 
-/// RLIMIT_MEMLOCK: memory that cannot be registered is used unregistered.
+/// RLIMIT_MEMLOCK: the store locks no memory.
 fn no_locked_memory(directory: &Path) {
     for (no, bytes) in [0, 4096, 64 << 10].into_iter().enumerate() {
         limit(Resource::Memlock, bytes);

@@ -29,8 +29,7 @@ pub use state::exhausted::Exhausted;
 pub use state::guard::{Guard, Held, OwnedPageMut, OwnedPageRef, PageMut, PageRef};
 pub use state::handle::Pool;
 pub use state::params::{
-    FENCED, FRAME_OVERHEAD_BYTES, FRAMES_MIN, POOL_OVERHEAD_BYTES, PoolError, PoolMemory, PoolParams,
-    PoolStats,
+    FENCED, FRAME_OVERHEAD_BYTES, FRAMES_MIN, PoolError, PoolMemory, PoolParams, PoolStats,
 };
 pub use tier::{DirtyPage, Displaced, Fetched, GateError, GateFuture, LogGate, Tier, TierError, WrittenPage};
 pub use waits::holders::Waiter;

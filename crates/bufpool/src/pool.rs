@@ -1,6 +1,7 @@
 //! The pool's methods for single pages, and its counters. Lookups, misses and evictions are in `read`, writes
 //! in `write`, changes of the whole pool in `operate`.
 
+use crate::feed::hits::HitBuffers;
 use crate::feed::record::Recorder;
 use crate::feed::sampler::Sampler;
 use crate::state::guard::{Guard, PageMut, PageRef};
@@ -291,7 +292,7 @@ impl<T: Tier> Pool<T> {
         let metadata = inner.frames.all.len() * size_of::<crate::frames::frame::Frame>()
             + inner.frames.table.memory_bytes()
             + crate::frames::unwritten::bytes_for(inner.frames.all.len())
-            + inner.hits.memory_bytes();
+            + HitBuffers::memory_bytes();
         PoolMemory {
             frames: (inner.frames.count() * page) as u64,
             metadata: metadata as u64,

@@ -8,7 +8,6 @@ use crate::{Claim, DeviceStats, IoBuf, Occupancy, RecentCosts};
 use smallvec::SmallVec;
 use std::future::Future;
 use std::pin::Pin;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// The buffers of one vectored operation, in file order.
@@ -83,15 +82,6 @@ pub trait Device: Send + Sync + std::fmt::Debug + 'static {
     /// For a regular file: finds out whether any of its bytes is not zero. `None`: the device is another one.
     fn data_search(&self) -> Option<DataSearch> {
         None
-    }
-
-    /// Registers memory that many operations will use (the pool's arena), as address and length of each
-    /// region, which saves the kernel a lookup per operation. The regions must stay mapped and unmoved while
-    /// operations on them are issued: the device does not touch them otherwise, but it would read into pages
-    /// that nothing maps any more. Returns whether registration succeeded, which takes kernel support and a
-    /// sufficient limit on locked memory; operations work the same without it.
-    fn register(&self, _regions: &[(NonNull<u8>, usize)]) -> bool {
-        false
     }
 
     /// Which store uses the device, and how many operations are in flight, including those whose futures were

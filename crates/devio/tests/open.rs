@@ -1,14 +1,12 @@
 //! Opening a device: refusals and their remedies, and the behaviour of real files beyond the common suite.
 
-use crate::common::{arena, bufs_of, folder, runtime};
+use crate::common::{bufs_of, folder, runtime};
 use pagetier_devio::{Backend, DeviceErrorKind, DirectIo, IoClass, OpenOptions, Opened, open_file};
 use pagetier_testing::fail_call;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use std::mem::ManuallyDrop;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 const BACKENDS: [Backend; 2] = [Backend::Uring, Backend::Threads];
@@ -103,37 +101,6 @@ fn opening_and_closing_at_once() {
             drop(device.flush(IoClass::Meta));
         }
     }
-}
-
-#[test]
-fn registered_memory_is_read_into() {
-    let folder = folder();
-    let device = create(&folder.path().join("device"), Backend::Uring).device;
-    device.grow(1 << 20).expect("grown");
-    let memory = arena(64 << 10);
-    if !device.register(&[(memory.ptr(), memory.len())]) {
-        pagetier_testing::skipped("locked memory", "memory cannot be registered; operations work without it");
-    }
-    assert!(!device.register(&[(memory.ptr(), 4096)]), "it is registered, or cannot be");
-    let base = memory.ptr();
-    runtime(false).block_on(async {
-        for round in 0..4_u8 {
-            // SAFETY: within the arena.
-            let at = unsafe { base.add(usize::from(round) * 4096) };
-            // SAFETY: within the arena, which is not touched during the operation and never freed.
-            let mut lease = unsafe { pagetier_devio::IoBuf::lease(at, 4096, Arc::new(|_| ()), 0) };
-            lease.as_mut_slice().fill(round + 1);
-            let completion = device.write(0, [lease].into_iter().collect(), IoClass::Clean).await;
-            completion.result.expect("written");
-            let mut bufs = completion.bufs;
-            bufs[0].as_mut_slice().fill(0);
-            let completion = device.read(0, bufs, IoClass::Demand).await;
-            completion.result.expect("read");
-            assert!(completion.bufs[0].as_slice().iter().all(|b| *b == round + 1));
-        }
-    });
-    drop(device);
-    drop(ManuallyDrop::into_inner(memory));
 }
 
 #[test]

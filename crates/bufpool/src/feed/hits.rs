@@ -12,16 +12,15 @@
 use crate::sync::{AtomicU32, AtomicU64};
 use pagetier_policy::FrameId;
 use std::cell::Cell;
+use std::sync::LazyLock;
 use std::sync::atomic::Ordering;
 
 /// The number of hits applied at once. At 32 the lock costs well below a nanosecond per hit, and the policy
 /// lags by at most the hits of a few microseconds.
 pub(crate) const BATCH: usize = if cfg!(loom) { 2 } else { 32 };
 
-/// The buffers that threads own: with the shared one they fit into 4 KiB of a pool's budget.
-const OWNED: usize = if cfg!(loom) { 1 } else { 20 };
-/// The buffer of all other threads.
-pub(crate) const SHARED: usize = OWNED;
+/// The number of the buffer of all threads without one of their own.
+pub(crate) const SHARED: usize = usize::MAX - 1;
 const EMPTY: u32 = u32::MAX;
 const WRITE: u32 = 1 << 31;
 
@@ -37,32 +36,55 @@ struct Buffer {
     recent: [AtomicU32; BATCH],
 }
 
-#[derive(Debug)]
-pub(crate) struct HitBuffers {
-    buffers: Box<[Buffer; OWNED + 1]>,
-}
-
-/// `POOL_OVERHEAD_BYTES` budgets them.
-#[cfg(not(loom))]
-const _: () = assert!((OWNED + 1) * size_of::<Buffer>() <= 4 << 10);
-
-impl HitBuffers {
-    pub(crate) fn new() -> Self {
-        let buffer = |_| Buffer {
+impl Buffer {
+    fn new() -> Self {
+        Self {
             hits: AtomicU64::new(0),
             noted: AtomicU64::new(0),
             drained: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             recent: std::array::from_fn(|_| AtomicU32::new(EMPTY)),
-        };
-        Self { buffers: Box::new(std::array::from_fn(buffer)) }
+        }
+    }
+}
+
+/// The number of buffers that threads own: two for each CPU, as an engine may have threads beside the
+/// runtime's, but no more than [`ThreadNumbers`] has bits.
+fn owned() -> usize {
+    static OWNED: LazyLock<usize> =
+        LazyLock::new(|| std::thread::available_parallelism().map_or(0, |cpus| 2 * cpus.get()).clamp(20, 64));
+    if cfg!(loom) { 1 } else { *OWNED }
+}
+
+#[derive(Debug)]
+pub(crate) struct HitBuffers {
+    owned: Box<[Buffer]>,
+    shared: Box<Buffer>,
+}
+
+impl HitBuffers {
+    pub(crate) fn new() -> Self {
+        Self { owned: (0..owned()).map(|_| Buffer::new()).collect(), shared: Box::new(Buffer::new()) }
+    }
+
+    /// The memory of each pool's buffers, in bytes.
+    pub(crate) fn memory_bytes() -> usize {
+        (owned() + 1) * size_of::<Buffer>()
+    }
+
+    fn of(&self, own: usize) -> &Buffer {
+        self.owned.get(own).unwrap_or(&self.shared)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Buffer> {
+        self.owned.iter().chain([&*self.shared])
     }
 
     /// Counts hits of this thread.
     #[inline]
     pub(crate) fn count(&self, hits: u64) {
         // One comparison tells an owned buffer from the shared one, and from a thread without a number.
-        match self.buffers[..OWNED].get(BUFFER.get()) {
+        match self.owned.get(BUFFER.get()) {
             Some(buffer) => buffer.hits.store(buffer.hits.load(Ordering::Relaxed) + hits, Ordering::Relaxed),
             None if hits == 0 => {}
             None => self.count_apart(hits),
@@ -71,14 +93,14 @@ impl HitBuffers {
 
     #[cold]
     fn count_apart(&self, hits: u64) {
-        self.buffers[buffer_of_thread()].hits.fetch_add(hits, Ordering::Relaxed);
+        self.of(buffer_of_thread()).hits.fetch_add(hits, Ordering::Relaxed);
     }
 
     /// Counts a hit and notes it for the policy, by the owner of buffer `own`, or for [`SHARED`]. True when
     /// the buffer is full: apply it.
     #[inline(never)]
     pub(crate) fn note(&self, own: usize, frame: FrameId, write: bool) -> bool {
-        let buffer = &self.buffers[own];
+        let buffer = self.of(own);
         count_one(&buffer.hits, own);
         let at = count_one(&buffer.noted, own) as usize % BATCH;
         buffer.recent[at].store(frame.0 | if write { WRITE } else { 0 }, Ordering::Relaxed);
@@ -87,7 +109,7 @@ impl HitBuffers {
 
     /// Passes the hits in buffer `own` to `apply`, oldest first, as [`HitBuffers::note`].
     pub(crate) fn drain(&self, own: usize, mut apply: impl FnMut(FrameId, bool)) {
-        let buffer = &self.buffers[own];
+        let buffer = self.of(own);
         let noted = buffer.noted.load(Ordering::Relaxed);
         // In the shared buffer a hit may be counted before it is in its place: look at every place.
         let left = if own == SHARED { u64::MAX } else { noted - buffer.drained.load(Ordering::Relaxed) };
@@ -109,19 +131,15 @@ impl HitBuffers {
 
     /// Counts hits that are lost to the policy, whose lock was taken.
     pub(crate) fn note_lost(&self, count: usize) {
-        self.buffers[buffer_of_thread()].lost.fetch_add(count as u64, Ordering::Relaxed);
+        self.of(buffer_of_thread()).lost.fetch_add(count as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn hits(&self) -> u64 {
-        self.buffers.iter().map(|b| b.hits.load(Ordering::Relaxed)).sum()
+        self.all().map(|b| b.hits.load(Ordering::Relaxed)).sum()
     }
 
     pub(crate) fn lost(&self) -> u64 {
-        self.buffers.iter().map(|b| b.lost.load(Ordering::Relaxed)).sum()
-    }
-
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.buffers.len() * size_of::<Buffer>()
+        self.all().map(|b| b.lost.load(Ordering::Relaxed)).sum()
     }
 }
 
@@ -158,7 +176,7 @@ impl ThreadNumbers {
         let mut taken = self.0.load(Ordering::Relaxed);
         loop {
             let free = taken.trailing_ones() as usize;
-            if free >= OWNED {
+            if free >= owned() {
                 return None;
             }
             // `Acquire`: the buffers of this number are as the thread left them that had it before. Without,
@@ -239,12 +257,12 @@ mod tests {
 
     #[test]
     fn every_hit_is_counted_whatever_the_number_of_threads() {
-        const THREADS: usize = OWNED + 9;
         const HITS: u64 = 1000;
+        let threads = owned() + 9;
         let hits = Arc::new(HitBuffers::new());
         for round in 1..=3 {
-            let all_run = Arc::new(Barrier::new(THREADS));
-            let threads: Vec<_> = (0..THREADS)
+            let all_run = Arc::new(Barrier::new(threads));
+            let running: Vec<_> = (0..threads)
                 .map(|_| {
                     let (hits, all_run) = (Arc::clone(&hits), Arc::clone(&all_run));
                     std::thread::spawn(move || {
@@ -263,10 +281,10 @@ mod tests {
                     })
                 })
                 .collect();
-            for thread in threads {
+            for thread in running {
                 thread.join().unwrap();
             }
-            assert_eq!(hits.hits(), round * THREADS as u64 * HITS * 2);
+            assert_eq!(hits.hits(), round * threads as u64 * HITS * 2);
         }
     }
 }

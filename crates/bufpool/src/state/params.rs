@@ -1,5 +1,6 @@
 //! Sizes, errors and counters of a pool.
 
+use crate::feed::hits::HitBuffers;
 use crate::state::exhausted::Exhausted;
 use crate::tier::TierError;
 use pagetier_page::{HEADER_BYTES, PageId, PageSize};
@@ -44,7 +45,9 @@ pub const FENCED: &str = "another owner has the volume, or may have it";
 pub const FRAME_OVERHEAD_BYTES: usize = size_of::<crate::frames::frame::Frame>() + 16;
 
 /// The memory of a pool of any size, in bytes: hit buffers, and the locks of the page table.
-pub const POOL_OVERHEAD_BYTES: usize = 8 << 10;
+fn overhead_bytes() -> usize {
+    HitBuffers::memory_bytes().next_multiple_of(4 << 10) + (4 << 10)
+}
 
 /// The minimum number of frames: a few guards held at once, and one frame to load into.
 pub const FRAMES_MIN: usize = 16;
@@ -106,7 +109,7 @@ impl PoolParams {
         let rest = frames.saturating_mul(FRAME_OVERHEAD_BYTES + policy_bytes);
         let unwritten = crate::frames::unwritten::bytes_for(frames)
             + crate::frames::writing::bytes_for(staging_for(frames));
-        pages.saturating_add(rest).saturating_add(unwritten).saturating_add(POOL_OVERHEAD_BYTES) as u64
+        pages.saturating_add(rest).saturating_add(unwritten).saturating_add(overhead_bytes()) as u64
     }
 
     /// The memory of the machine, in bytes, swap included: no larger pool can work.
@@ -297,7 +300,7 @@ mod tests {
             let pages = (frames + staging_for(frames)) * PageSize::MIN.bytes();
             let rest = frames * FRAME_OVERHEAD_BYTES + crate::frames::unwritten::bytes_for(frames);
             let writing = crate::frames::writing::bytes_for(staging_for(frames));
-            let all = pages + rest + writing + POOL_OVERHEAD_BYTES;
+            let all = pages + rest + writing + overhead_bytes();
             assert_eq!(bytes(frames, 0), all as u64);
             assert_eq!(bytes(frames, 24), bytes(frames, 0) + 24 * frames as u64);
         }

@@ -18,7 +18,6 @@ use crate::{
 use std::fmt;
 use std::future::{Future, ready};
 use std::pin::Pin;
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use tokio::runtime::Handle;
@@ -64,11 +63,6 @@ pub trait RawDevice: Send + Sync + fmt::Debug + 'static {
     /// written again. Default: no effect.
     fn discard(&self, _offset: u64, _len: u64) -> RawDone {
         Box::pin(ready(Ok(())))
-    }
-
-    /// See [`Device::register`]. Default: not supported.
-    fn register(&self, _regions: &[(NonNull<u8>, usize)]) -> bool {
-        false
     }
 
     /// The granularity of offsets, lengths and buffer addresses, in bytes: a power of two, at most
@@ -191,7 +185,6 @@ impl<D: RawDevice> Device for Metered<D> {
 
     delegate! { self => self.0.raw;
         fn size() -> u64;
-        fn register(regions: &[(NonNull<u8>, usize)]) -> bool;
         fn alignment() -> usize;
         fn claim() -> Option<Claim>;
         fn writes_whole(bytes: usize) -> bool;

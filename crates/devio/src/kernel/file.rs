@@ -16,7 +16,6 @@ use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::future::ready;
 use std::os::fd::OwnedFd;
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -29,11 +28,6 @@ pub(crate) trait Issuer: Send + Sync + Debug + 'static {
 
     /// Starts a transfer, which continues if the result is dropped.
     fn start(&self, transfer: Transfer) -> Ticket<Completion>;
-
-    /// See [`Device::register`].
-    fn register(&self, _regions: &[(NonNull<u8>, usize)]) -> bool {
-        false
-    }
 }
 
 /// The number of bytes that a search for data reads at a time.
@@ -119,7 +113,6 @@ impl<I: Issuer> Device for FileDevice<I> {
     }
 
     delegate! { self => self.0;
-        fn register(regions: &[(NonNull<u8>, usize)]) -> bool;
         fn backend() -> &'static str;
     }
 

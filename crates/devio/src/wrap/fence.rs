@@ -11,7 +11,6 @@ use crate::{
 };
 use parking_lot::RwLock;
 use std::future::ready;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// The right of one session, from open to close, to do I/O. Clones share it.
@@ -220,7 +219,6 @@ impl Device for FencedDevice {
     delegate! { self => self.inner;
         fn size() -> u64;
         fn data_search() -> Option<DataSearch>;
-        fn register(regions: &[(NonNull<u8>, usize)]) -> bool;
         fn occupancy() -> &Occupancy;
         fn alignment() -> usize;
         fn writes_whole(bytes: usize) -> bool;

@@ -12,7 +12,6 @@ use crate::{
 };
 use std::future::ready;
 use std::ops::Range;
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -187,10 +186,6 @@ impl Device for Spliced {
 
     fn data_search(&self) -> Option<DataSearch> {
         self.own.as_ref().and_then(|own| own.data_search())
-    }
-
-    fn register(&self, regions: &[(NonNull<u8>, usize)]) -> bool {
-        self.own.as_ref().is_some_and(|own| own.register(regions))
     }
 
     fn alignment(&self) -> usize {

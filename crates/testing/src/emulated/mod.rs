@@ -36,7 +36,6 @@ use pagetier_devio::{
     Owner, RecentCosts, SharedDevice,
 };
 use parking_lot::Mutex;
-use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
@@ -212,7 +211,6 @@ impl Device for EmulatedDevice {
         fn size() -> u64;
         fn grow(bytes: u64) -> Result<(), DeviceError>;
         fn cut(bytes: u64) -> Result<(), DeviceError>;
-        fn register(regions: &[(NonNull<u8>, usize)]) -> bool;
         fn occupancy() -> &Occupancy;
         fn alignment() -> usize;
         fn claim() -> Option<Claim>;

@@ -45,7 +45,6 @@ use crate::kernel::uring::ring::Ring;
 use crate::{Completion, OpenOptions};
 use std::cell::RefCell;
 use std::io;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// A transfer of as many bytes goes at once: the call is little of its cost, and other threads' operations
@@ -131,10 +130,6 @@ impl Issuer for Uring {
             self.core.submit();
         }
         ticket
-    }
-
-    delegate! { self => self.core.ring;
-        fn register(regions: &[(NonNull<u8>, usize)]) -> bool;
     }
 }
 

@@ -11,12 +11,10 @@ use crate::duties::check::Spot;
 use crate::kernel::file::RawFile;
 use crate::kernel::transfer::Transfer;
 use io_uring::{IoUring, Probe, opcode, squeue, types};
-use parking_lot::RwLock;
 use rustix::event::{EventfdFlags, eventfd};
 use smallvec::SmallVec;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::ptr::NonNull;
 
 #[cfg(test)]
 pub(crate) use refused::Refused;
@@ -27,20 +25,11 @@ const FILE: types::Fixed = types::Fixed(0);
 /// Marks the completion of the wake-up poll; operations carry their slot.
 pub(crate) const WAKE: u64 = u64::MAX;
 
-/// The maximum number of registered regions of memory.
-const REGIONS_MAX: u32 = 256;
-
-/// The kernel's limit on the size of one registered region: 1 GiB.
-const REGION_BYTES_MAX: usize = 1 << 30;
-
 /// See the module.
 pub(crate) struct Ring {
     uring: IoUring,
     /// Readable when the reaper must end its wait.
     wake: OwnedFd,
-    /// Registered memory: start address, length, index in the kernel's table. `None` when registration is not
-    /// available.
-    regions: RwLock<Option<Vec<(usize, usize, u16)>>>,
     #[cfg(test)]
     pub(crate) refused: Refused,
 }
@@ -87,8 +76,6 @@ impl Ring {
             opcode::Write::CODE,
             opcode::Readv::CODE,
             opcode::Writev::CODE,
-            opcode::ReadFixed::CODE,
-            opcode::WriteFixed::CODE,
             opcode::Fsync::CODE,
             opcode::Fallocate::CODE,
             opcode::PollAdd::CODE,
@@ -101,13 +88,9 @@ impl Ring {
         // A registered file saves the kernel a lookup and two atomic operations per entry.
         uring.submitter().register_files(&[file.fd.as_raw_fd()])?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        // A table with room to fill later: the pool registers its memory only after the device is open.
-        // Older kernels refuse it, and operations then take the usual path.
-        let sparse = uring.submitter().register_buffers_sparse(REGIONS_MAX);
         Ok(Self {
             uring,
             wake,
-            regions: RwLock::new(sparse.ok().map(|()| Vec::new())),
             #[cfg(test)]
             refused: Refused::default(),
         })
@@ -153,14 +136,14 @@ impl Ring {
             let iov_base = buf.ptr().as_ptr().wrapping_add(from).cast();
             segments.0.push(libc::iovec { iov_base, iov_len: to - from });
         });
-        // One buffer needs no list, and may lie in registered memory, which only these opcodes can use.
+        // One buffer needs no list.
         if let [one] = segments.0[..] {
-            if transfer.whole {
-                // The kernel refuses registered memory for such writes.
-                let write = opcode::Write::new(FILE, one.iov_base.cast(), one.iov_len as u32).offset(at);
-                return write.rw_flags(libc::RWF_ATOMIC).build();
+            let (base, bytes) = (one.iov_base.cast(), one.iov_len as u32);
+            if !write {
+                return opcode::Read::new(FILE, base, bytes).offset(at).build();
             }
-            return self.single_entry(write, one.iov_base.cast(), one.iov_len, at);
+            let flags = if transfer.whole { libc::RWF_ATOMIC } else { 0 };
+            return opcode::Write::new(FILE, base, bytes).offset(at).rw_flags(flags).build();
         }
         // A list in place would move with the operation; one of a single segment was returned above.
         debug_assert!(segments.0.is_empty() || segments.0.spilled());
@@ -170,25 +153,6 @@ impl Ring {
         } else {
             opcode::Readv::new(FILE, list, count).offset(at).build()
         }
-    }
-
-    fn single_entry(&self, write: bool, base: *mut u8, len: usize, at: u64) -> squeue::Entry {
-        let bytes = len as u32;
-        match (write, self.registered(base as usize, len)) {
-            (false, None) => opcode::Read::new(FILE, base, bytes).offset(at).build(),
-            (true, None) => opcode::Write::new(FILE, base, bytes).offset(at).build(),
-            (false, Some(index)) => opcode::ReadFixed::new(FILE, base, bytes, index).offset(at).build(),
-            (true, Some(index)) => opcode::WriteFixed::new(FILE, base, bytes, index).offset(at).build(),
-        }
-    }
-
-    fn registered(&self, base: usize, len: usize) -> Option<u16> {
-        let regions = self.regions.read();
-        let regions = regions.as_ref()?;
-        // Sorted by address: the last region that starts at or below the buffer is the only candidate.
-        let at = regions.partition_point(|(start, _, _)| *start <= base).checked_sub(1)?;
-        let (start, bytes, index) = regions[at];
-        (base + len <= start + bytes).then_some(index)
     }
 
     /// Submits what is queued, including entries of other threads.
@@ -256,49 +220,14 @@ impl Ring {
             tracing::debug!(%error, "the thread that reaps io_uring's completions was awake already");
         }
     }
-
-    /// Registers memory; `false` when the kernel or the limits do not allow it.
-    pub(crate) fn register(&self, memory: &[(NonNull<u8>, usize)]) -> bool {
-        let mut guard = self.regions.write();
-        let Some(regions) = guard.as_mut() else { return false };
-        let pieces = pieces_of(memory);
-        if pieces.is_empty() || regions.len() + pieces.len() > REGIONS_MAX as usize {
-            return false;
-        }
-        let overlaps =
-            |start: usize, len: usize| regions.iter().any(|(s, l, _)| start < s + l && *s < start + len);
-        // A buffer in two regions would be registered twice, and pinned memory counts twice towards the
-        // limit.
-        if pieces.iter().any(|piece| overlaps(piece.iov_base as usize, piece.iov_len)) {
-            return false;
-        }
-        // Indices follow the order of registration, the list the order of addresses: each region keeps its
-        // index.
-        let first = regions.len() as u32;
-        // SAFETY: the kernel pins the pages and checks that they are mapped. It accesses them only for
-        // operations.
-        let done = unsafe { self.uring.submitter().register_buffers_update(first, &pieces, None) };
-        if let Err(error) = done {
-            tracing::info!(%error, "memory is not registered with the ring; raise the limit of locked memory \
-                (ulimit -l)");
-            return false;
-        }
-        for (i, piece) in pieces.iter().enumerate() {
-            regions.push((piece.iov_base as usize, piece.iov_len, first as u16 + i as u16));
-        }
-        regions.sort_unstable();
-        true
-    }
 }
 
 impl Drop for Ring {
     /// The kernel ends a closed ring some time later, and until then keeps the file open, which keeps its
-    /// file system mounted, and the memory locked. So both are given up first.
+    /// file system mounted. So the file is given up first.
     fn drop(&mut self) {
-        let submitter = self.uring.submitter();
-        let buffers = if self.regions.get_mut().is_some() { submitter.unregister_buffers() } else { Ok(()) };
-        if let Err(error) = submitter.unregister_files().and(buffers) {
-            tracing::debug!(%error, "the kernel releases the ring's file and memory later");
+        if let Err(error) = self.uring.submitter().unregister_files() {
+            tracing::debug!(%error, "the kernel releases the ring's file later");
         }
     }
 }
@@ -308,20 +237,6 @@ fn discard_entry(spot: Spot) -> squeue::Entry {
         .offset(spot.offset)
         .mode(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE)
         .build()
-}
-
-fn pieces_of(memory: &[(NonNull<u8>, usize)]) -> Vec<libc::iovec> {
-    let mut pieces = Vec::new();
-    for (start, len) in memory {
-        let mut done = 0;
-        while done < *len {
-            // A buffer that straddles two pieces is in neither, and takes the unregistered path.
-            let iov_len = REGION_BYTES_MAX.min(len - done);
-            pieces.push(libc::iovec { iov_base: start.as_ptr().wrapping_add(done).cast(), iov_len });
-            done += iov_len;
-        }
-    }
-    pieces
 }
 
 impl std::fmt::Debug for Ring {
