@@ -347,7 +347,7 @@ const FAULTS: &[Row] = &[
     ("!gone chain/unfinished.partial", 0, "", is_so),
     ("!fifo chain/000002.backup", 0, "", is_so),
     ("backup store --to chain", 1, "000002.backup: it is no regular file", is_so),
-    ("backups list chain", 3, "it is no regular file", is_so),
+    ("backups list chain", 0, "it is no regular file", is_so),
     ("backups verify chain", 3, "it is no regular file", is_so),
     ("restore chain --to copy", 1, "000002.backup: it is no regular file", is_so),
     ("!gone chain/000002.backup", 0, "", is_so),
