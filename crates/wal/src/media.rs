@@ -8,7 +8,7 @@
 //!
 //! **Spares** are files that a segment takes over and writes over, which costs less (see `appending.rs`): a
 //! segment that was removed, or zeroes. A record's checksum covers its position, and in a later segment the
-//! same offset is another position, so old records are unsound: `docs/recovery.md` has the schedules (I47).
+//! same offset is another position, so old records are unsound: `docs/log.md` has the schedules (I47).
 
 use crate::appending::{Appending, BLOCK};
 use pagetier_devio::Owner;
