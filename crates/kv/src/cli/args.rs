@@ -216,6 +216,7 @@ impl Cli {
     }
 
     pub(crate) fn options(&self, open: OpenDevice) -> Result<Options, Failure> {
+        // A mistyped name must not leave a new store behind a command that only reads.
         let creates = matches!(self.command, Command::Put { .. } | Command::Load(_) | Command::Bench(_));
         let mut options = Options::new(&self.dir)
             .create(creates)

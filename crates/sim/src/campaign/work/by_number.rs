@@ -206,6 +206,7 @@ impl Worker {
 
     /// Every change before the position that the store returns must be durable.
     pub(super) async fn redo_from(&mut self) -> Outcome {
+        // What is written during the call has a later position, so the promise does not cover it.
         let (before, end) = {
             let model = self.model.lock();
             (model.clone(), Lsn(u64::from(model.last_version) + 1))

@@ -228,6 +228,7 @@ impl Worker {
                 if !held.was_free {
                     self.judge("get_mut", Some(page), &error)?;
                 }
+                // An allocation in progress may be about to use this number.
                 if self.frees && self.model.lock().doing.allocate > 0 {
                     return Ok(());
                 }
