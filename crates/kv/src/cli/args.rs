@@ -189,7 +189,7 @@ pub(crate) struct BenchArgs {
 
 impl Cli {
     /// What to say if the options name an SSD but the store has none: the store keeps to its manifest, so
-    /// that an SSD which failed and was given up is not taken back by the next command.
+    /// that an SSD which failed and was given up is not put into use by the next command.
     pub(crate) fn note_of_unused_ssd(&self) -> Option<String> {
         if self.ssd_mib.unwrap_or(0) == 0 && self.ssd.is_none() {
             return None;

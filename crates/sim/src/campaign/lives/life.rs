@@ -192,7 +192,7 @@ impl<'a> Life<'a> {
         Ok(moments)
     }
 
-    /// Opens the store, possibly after openings that are dropped at an await or fail.
+    /// Opens the store, possibly after opens that are dropped at an await or fail.
     async fn opened(
         &self,
         probe: &Arc<Probe>,

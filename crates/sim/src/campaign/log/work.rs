@@ -707,7 +707,7 @@ impl Worker {
         Ok(())
     }
 
-    /// A flush of the SSD fails; the SSD is taken back into use.
+    /// A flush of the SSD fails; the SSD is readmitted.
     async fn readmit(&mut self) -> Outcome {
         if self.plan.slots == 0 {
             return Ok(());
