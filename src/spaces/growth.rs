@@ -29,10 +29,9 @@ const RESERVED_AT_ONCE: u64 = 64 << 20;
 const AHEAD_BYTES: (u64, u64) = (1 << 20, 256 << 20);
 
 impl Spaces<'_> {
-    /// Gives `space` disk space for all of its first `pages` pages now, so that creating them later cannot
-    /// fail for want of space on the HDD. The pages do not exist yet: [`Spaces::pages`] does not count them.
-    /// Of several reservations the largest counts. Durable when it returns. Completes even if the future is
-    /// dropped.
+    /// Gives `space` disk space for all of its first `pages` pages now: creating them later cannot fail for
+    /// want of it. The pages do not exist yet: [`Spaces::pages`] does not count them. Of several reservations
+    /// the largest counts. Durable when it returns. Completes even if the future is dropped.
     ///
     /// The disk space belongs to the space until `pages` is 0, which gives the reservation up:
     /// [`Spaces::shrink`] returns none of it before. It costs its bytes on the HDD, the time to write them

@@ -186,7 +186,6 @@ impl Tiers {
         self.frames[frame as usize] = Frame { page, slot, dirty: false, logical: 0, dirtied_at: 0 };
         let mut location = if slot == NONE { Location::Hdd } else { Location::Ssd };
         if used == Use::Create {
-            // A page that is created needs no read of a device.
             self.counts.pool_hits += 1;
             self.ssd.read(page, None, access, self.now());
         } else {
@@ -390,7 +389,6 @@ impl Tiers {
             let verdict = self.ssd.consider(page, cause, 1, &mut |_| true, now);
             return (verdict == Verdict::AdmitFree).then(|| self.append(group));
         }
-        // Until a page must give up its slot, no zone is needed.
         if self.free_slots.is_empty() {
             self.renew_zone();
         }

@@ -196,8 +196,7 @@ impl Segments {
         // written again.
         self.ready()?;
         let Some(last) = self.segments.back().copied() else { return Ok(self.generation) };
-        // Before the segment, which could take the last room: records that give space back have it from
-        // there.
+        // Before the segment, which could take the last space: records that give space back have it there.
         self.reserve(reserve_bytes);
         (self.generation, self.previous) = (generation, previous);
         // The log needs its first segment, and that needs no space of its own yet.
