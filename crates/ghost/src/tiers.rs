@@ -197,7 +197,7 @@ impl Tiers {
                 }
                 Location::Hdd => {
                     self.counts.hdd_reads += 1;
-                    // Read-ahead would join a scan's read with that of the page before, so such reads are counted apart.
+                    // Read-ahead would join a scan's read with that of the page before: it counts apart.
                     let before = self.read_last.replace(page);
                     let follows = before == page.no.checked_sub(1).map(|no| PageId::new(page.space, no));
                     self.counts.hdd_run_reads += u64::from(sequential && follows && page.no > 0);
