@@ -362,7 +362,7 @@ async fn read_and_write(store: &Arc<PageStore>, space: SpaceId, clients: u32) {
 }
 
 fn syncs(report: &mut Report) {
-    report.line("\n## Processor time of `sync`, microseconds (median)");
+    report.line("\n## CPU time of `sync`, microseconds (median)");
     report.head(&[
         "frames",
         "one dirty page",

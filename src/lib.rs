@@ -47,9 +47,9 @@
 //! | read a page, change a page | [`PageStore::get`], [`PageStore::get_mut`]: guards [`PageRef`], [`PageMut`] |
 //! | hold a guard that does not borrow the store | [`PageRef::into_owned`], also of [`PageMut`] and [`Scan`] |
 //! | create a page | [`PageStore::allocate`] (with a table of its siblings), [`PageStore::overwrite`] |
-//! | free pages, give their room back | [`PageStore::free`] (truncates, too), [`Spaces::shrink`]; [`guide`](guide#free-a-page) compares the ways |
+//! | free pages, give their disk space back | [`PageStore::free`] (truncates, too), [`Spaces::shrink`]; [`guide`](guide#free-a-page) compares the ways |
 //! | free pages without a write of its own | [`PageStore::free_on_sync`] |
-//! | take room before it is needed, ask for a number | [`Spaces::reserve`], [`PageStore::exists`] |
+//! | take disk space before it is needed, ask for a number | [`Spaces::reserve`], [`PageStore::exists`] |
 //! | read many pages in order | [`PageStore::scan`], [`PageStore::prefetch`] |
 //! | make everything durable, or one space | [`PageStore::sync`], [`Spaces::sync`] |
 //! | connect your log | [`Builder::log_gate`], [`LogGate`], [`PageMut::set_lsn`] |
@@ -83,7 +83,7 @@
 //! - **Epoch**: the number of an open session of the store. It is durable before the session writes a page.
 //! - **Evict**: to take a page out of memory, or a copy off the SSD, to make room for another.
 //! - **Extent**: 64 neighbouring homes on the HDD, the unit in which spaces grow.
-//! - **Frame**: the room of one page in the pool.
+//! - **Frame**: the memory of one page in the pool.
 //! - **Free**: to end a single page, [`PageStore::free`]. Its number may be reused.
 //! - **Gate**: the embedder's log as the store calls it, [`LogGate`].
 //! - **Home**: a page's place on the HDD. A page is *written home* when its newest version goes there.
@@ -99,7 +99,7 @@
 //! - **Retired**: of a slot: given up, and free once a newer version of its page is durable elsewhere.
 //! - **Ring**: the doublewrite ring, a small area on the SSD, in a file of its own, or on the HDD beside the
 //!   manifest. Pages pass through it on their way home, so that a torn write can be repaired.
-//! - **Slot**: the room of one page on the SSD.
+//! - **Slot**: the place of one page on the SSD.
 //! - **Space**: a named group of pages, numbered from 0.
 //! - **Stamp**: the number of a physical write of a page, larger than that of each earlier one. Of two copies
 //!   of a page, the one with the larger stamp is newer.

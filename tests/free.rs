@@ -311,7 +311,7 @@ async fn a_page_whose_freeing_could_not_be_recorded_is_there() {
                 Ok(version) => assert_eq!((version, replaced), (2, false)),
                 Err(error) => assert!(replaced && matches!(error, Error::NoSuchPage { .. }), "{error}"),
             }
-            // A sync saves the manifest again, which removes the doubt.
+            // A sync saves the manifest again, so both outcomes become one.
             write(&store, SPACE, 8, 3).await.unwrap();
             store.sync().await.unwrap();
             assert_eq!(read(&fixture.after_power_cut(seed).open().await, SPACE, 8).await.unwrap(), 3);
@@ -451,7 +451,7 @@ async fn a_space_that_shrinks_gives_its_room_to_others() {
     }
 }
 
-/// A tool that inspects the store sees the room that a space has, not what it gave back.
+/// A tool that inspects the store sees the disk space that a space has, not what it gave back.
 #[tokio::test(start_paused = true)]
 async fn extents_that_were_given_back_are_no_room_of_their_space() {
     let fixture = Fixture::new();

@@ -1,6 +1,6 @@
 //! A file system that fills up under the store, through the kernel: a small ext4 or xfs on a loop device. An
-//! allocated page has its room and can be written; allocating more yields an error that says why. Once there
-//! is room again, the store continues, and nothing was lost.
+//! allocated page has its disk space and can be written; allocating more yields an error that says why. Once
+//! there is room again, the store continues, and nothing was lost.
 //!
 //! Needs root, loop devices, `mkfs.ext4` and `mkfs.xfs`; without them the test reports so on standard error
 //! and does nothing.
@@ -48,12 +48,12 @@ async fn fill_up(disk: &SmallDisk, io: Backend) {
         Ok::<(), Error>(())
     };
 
-    // 1. Write pages, the last of them only in memory; then another file takes all remaining room.
+    // 1. Write pages, the last of them only in memory; then another file takes all remaining disk space.
     while pages < PAGES {
         allocate(&mut pages).await.unwrap();
     }
     disk.fill_up();
-    // Allocated pages have their room on both tiers.
+    // Allocated pages have their disk space on both tiers.
     store.sync().await.unwrap();
     let error = loop {
         assert!(pages < 2 * PAGES, "the file system does not fill up");
@@ -173,7 +173,8 @@ async fn an_opening_that_does_not_fit_leaves_the_disk_as_it_was() {
     }
 }
 
-/// Free room in single blocks: reserving all of it needs more blocks for the file's map, so it fails midway.
+/// Free disk space in single blocks: reserving all of it needs more blocks for the file's map, so it fails
+/// midway.
 #[test]
 fn a_growth_that_the_file_system_refuses_midway_keeps_nothing() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -218,7 +219,8 @@ async fn sparse(disk: &SmallDisk) -> (PageStore, SpaceId) {
 /// On a disk that is nearly full, a growth takes what it needs and leaves the rest to others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_growth_on_a_nearly_full_disk_leaves_the_rest() {
-    // btrfs counts free room by chunks of data and metadata, so its figures say nothing about single files.
+    // btrfs counts free disk space by chunks of data and metadata, so its figures say nothing about single
+    // files.
     on_each(&["ext4", "xfs"], async |kind, disk, _| {
         let (store, space) = sparse(disk).await;
         let file = File::create(disk.mount.join("others")).unwrap();

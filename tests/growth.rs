@@ -57,7 +57,7 @@ async fn pages_allocated_around_a_growth_that_failed_are_there_after_a_crash() {
             let mut synced = vec![append(&store, space).await.unwrap()];
             trouble.begin(&fixture);
             let mut failures = 0;
-            // Reserved room is used up first; after that every attempt fails.
+            // Reserved disk space is used up first; after that every attempt fails.
             while failures < 20 {
                 match append(&store, space).await {
                     Ok(no) => synced.push(no),
@@ -149,7 +149,8 @@ async fn a_growth_dropped_at_any_await_leaves_nothing_half_taken() {
     assert!(awaits >= 2, "it was never interrupted");
 }
 
-/// A new space in the room of one that was dropped, of which failed or interrupted home writes are left.
+/// A new space in the disk space of one that was dropped, of which failed or interrupted home writes are
+/// left.
 async fn over_torn_homes() -> (Fixture, PageStore, SpaceId) {
     let (fixture, store, space) = Fixture::grown().await;
     store.close().await.unwrap();
@@ -440,7 +441,7 @@ async fn a_truncated_hdd_is_distinguished_from_one_that_did_not_grow() {
     }
 }
 
-/// Free room is what the file systems report; the options' threshold raises the alarm.
+/// Free disk space is what the file systems report; the options' threshold raises the alarm.
 #[tokio::test]
 async fn low_room_is_reported_by_location() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -460,7 +461,7 @@ async fn low_room_is_reported_by_location() {
     drop(store.allocate(space).await.unwrap());
     assert_eq!(store.stats().room.unallocated_bytes, before - 4096);
     store.close().await.unwrap();
-    // A threshold far above the free room acts like file systems that are almost full.
+    // A threshold far above the free disk space acts like file systems that are almost full.
     let store = builder().low_room(u64::MAX).open().await.unwrap();
     let room = store.stats().room;
     assert_eq!(room.low, ["pages", "directory"], "{room:?}");

@@ -264,7 +264,7 @@ async fn no_crash_of_an_opening_or_a_close_looks_like_an_older_copy() {
         }
         polls += 1 + polls / 8;
     }
-    assert!(openings > 10 && closes > 10, "{openings} openings and {closes} closes were interrupted");
+    assert!(openings > 10 && closes > 10, "{openings} opens and {closes} closes were interrupted");
 }
 
 #[tokio::test(start_paused = true)]
@@ -312,7 +312,7 @@ async fn a_first_opening_dropped_at_any_await_leaves_devices_that_the_next_accep
             store.close().await.unwrap();
             expect_all(&again.builder().ssd_bytes(bytes).open().await.unwrap(), space, 1).await;
             if over && seed == 2 {
-                assert!(cut_short > 20, "only {cut_short} openings were interrupted");
+                assert!(cut_short > 20, "only {cut_short} opens were interrupted");
                 return;
             }
         }

@@ -391,7 +391,7 @@ async fn what_a_readmission_finds_damaged_is_listed() {
         let found = read(&store, space, page.no).await;
         assert!(loss.contains(*page) || matches!(found, Ok(2)), "{page}: {found:?}");
     }
-    assert!(expect_listed(&store, space, 2, "taken back").await > 0);
+    assert!(expect_listed(&store, space, 2, "readmitted").await > 0);
     drop(store);
     assert_eq!(fixture.after_power_cut(1).open().await.ssd().loss(), Some(loss));
 }

@@ -232,7 +232,7 @@ impl Run {
         done.map_err(|error| error.to_string())
     }
 
-    /// Grows the second space, then gives all its room back.
+    /// Grows the second space, then gives all its disk space back.
     async fn shrink(&self) -> Result<(), Error> {
         for _ in 0..70 {
             drop(self.store.allocate(self.other).await?);
@@ -301,7 +301,7 @@ impl Image {
     }
 }
 
-/// Waits until the store works again once its devices do, and takes the SSD back if it failed. False: the
+/// Waits until the store works again once its devices do, and readmits the SSD if it failed. False: the
 /// manifest may name another SSD than the one in use, so the store refuses writes until it is opened again.
 async fn settles(store: &PageStore, what: &str) -> bool {
     let mut failed = None;

@@ -40,7 +40,7 @@ async fn an_ssd_keeps_its_size_and_a_new_one_gets_the_size_named() {
         assert_eq!(store.stats().ssd.slots, slots, "{pages} pages, off and on");
         store.close().await.unwrap();
     }
-    // Taken back at a later open, it is a new one.
+    // Put into use again at a later open, it is a new one.
     let larger = || fixture.builder().ssd_bytes((SSD_PAGES + 20) * PAGE);
     let store = larger().open().await.unwrap();
     store.ssd().set_mode(SsdMode::Off).await.unwrap();

@@ -1,4 +1,4 @@
-//! The SSD is taken back after a failure: nothing synced is lost, and the store works meanwhile.
+//! The SSD is readmitted after a failure: nothing synced is lost, and the store works meanwhile.
 
 use crate::fixture::{self, Fixture, PAGES, expect_all, grown, read, synced, write, write_all, zoned};
 use pagetier::{

@@ -131,7 +131,7 @@ async fn growth_in_doubt() -> Result<(), OpenError> {
     let fixture = Fixture::new();
     let store = fixture.open().await;
     let spaces = [store.spaces().create("a").await.unwrap(), store.spaces().create("b").await.unwrap()];
-    // The HDD grows ahead: the growth in doubt needs no more of it, so nothing of it is given back.
+    // The HDD grows ahead: the growth of unknown outcome needs no more of it, so nothing of it is given back.
     let first = store.spaces().create("c").await.unwrap();
     assert!(append(&store, first).await);
     fixture.manifest.fail_saves(0, 1, true);

@@ -1,6 +1,6 @@
-//! Room that is reserved: pages get it later although the disk is full by then, also after a crash; a failure
-//! takes nothing, and `shrink` gives it back once the reservation is given up. Whether a page's number is in
-//! use, and truncation.
+//! Disk space that is reserved: pages get it later although the disk is full by then, also after a crash; a
+//! failure takes nothing, and `shrink` gives it back once the reservation is given up. Whether a page's
+//! number is in use, and truncation.
 
 use crate::fixture::{Fixture, PAGE, fill, polled, read};
 use pagetier::{Error, PageId, PageStore, SpaceId, device::DeviceErrorKind};
@@ -82,7 +82,7 @@ async fn a_reservation_fills_holes_and_goes_beyond_the_gap() {
         fill(&mut store.overwrite(PageId::new(space, no)).await.unwrap(), no, 1);
     }
     assert_eq!((fixture.hdd.size(), fixture.manifest.saves()), (size, saves));
-    // Truncation: everything from a page on, and its room.
+    // Truncation: everything from a page on, and its disk space.
     assert!(store.free((space, 2 * EXTENT..u32::MAX)).await.unwrap() > EXTENT);
     assert!(store.exists(PageId::new(space, EXTENT)) && !store.exists(PageId::new(space, 2 * EXTENT)));
     // What is reserved stays, also in later opens, until the reservation is given up.

@@ -1,5 +1,5 @@
-//! Pages far beyond the end of their space: a wrong number takes no room, and a growth that fails or is cut
-//! short gives its room back.
+//! Pages far beyond the end of their space: a wrong number takes no disk space, and a growth that fails or is
+//! cut short gives its disk space back.
 
 use crate::fixture::{Fixture, PAGE, fill, polled, read};
 use crate::growth::append;
@@ -88,7 +88,7 @@ async fn a_page_for_which_there_is_no_room_takes_none_from_others() {
         assert!(is_full(&refused), "{no}: {refused}");
     }
     assert_eq!((fixture.hdd.size(), fixture.manifest.saves()), (size, saves), "something was taken");
-    // Beside others, who get all the room that there is.
+    // Beside others, who get all the disk space that there is.
     let wrong: Vec<_> = (0..8)
         .map(|turn: usize| {
             let store = Arc::clone(&store);
@@ -235,13 +235,13 @@ async fn a_growth_whose_caller_is_dropped_gives_its_room_back_when_the_space_shr
     }
 }
 
-/// Shrinks a space whose room ends beyond its last page, and lets it and another one grow again.
+/// Shrinks a space whose disk space ends beyond its last page, and lets it and another one grow again.
 async fn tail_given_back() -> Result<(), Error> {
     let (fixture, store, space) = Fixture::with_space().await;
     for _ in 0..3 * EXTENT {
         append(&store, space).await?;
     }
-    // Its caller is dropped: the space has the room, and no page there.
+    // Its caller is dropped: the space has the disk space, and no page there.
     let _ = polled(1, store.overwrite(PageId::new(space, 20 * EXTENT))).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     store.sync().await?;
@@ -300,7 +300,8 @@ async fn pages_in_a_tail_whose_return_failed_survive_a_crash() {
     }
 }
 
-/// Room is durable before its pages exist: redo creates the pages that existed in any order, with any gap.
+/// Disk space is durable before its pages exist: redo creates the pages that existed in any order, with any
+/// gap.
 #[tokio::test(start_paused = true)]
 async fn redo_after_a_crash_creates_pages_in_any_order() {
     for seed in 0..4 {

@@ -422,30 +422,36 @@ fn every_device_is_tested() {
     assert!(found > 0, "no device was found");
 }
 
-/// `docs/recovery.md` names the file that decides each invariant.
+/// The documents with invariants, each with the folder below which its table of files names them.
+const INVARIANTS: [(&str, &str); 2] = [("docs/recovery.md", "crates/ssdcache/src"), ("docs/log.md", "")];
+
+/// The numbers of the invariants in a document, as in `I12`.
+fn invariants(text: &str) -> Vec<String> {
+    let items = text.lines().filter_map(|line| line.strip_prefix("- **I")?.split_once("**"));
+    items.map(|(number, _)| format!("I{number}")).collect()
+}
+
+/// A document with invariants names the file that decides each of them.
 #[test]
 fn every_invariant_names_its_file() {
-    let document = read("docs/recovery.md");
-    let rules = document.lines().filter_map(|line| line.strip_prefix("- **I")?.split_once("**"));
-    let rules: Vec<String> = rules.map(|(number, _)| format!("I{number}")).collect();
-    assert!(!rules.is_empty(), "no invariant was found");
-    for rule in rules {
-        let names = |row: &&str| {
-            row.trim_matches('|')
-                .split('|')
-                .next()
-                .is_some_and(|cell| cell.split(',').any(|n| n.trim() == rule))
-        };
-        let row = document.lines().filter(|line| line.starts_with("| I")).find(names);
-        let files: Vec<&str> = row.into_iter().flat_map(|row| row.split('`').skip(1).step_by(2)).collect();
-        assert!(!files.is_empty(), "no file decides {rule}");
-        for file in files {
-            let folder = if ["src/", "crates/"].iter().any(|root| file.starts_with(root)) {
-                ""
-            } else {
-                "crates/ssdcache/src"
-            };
-            assert!(root().join(folder).join(file).exists(), "{rule}: {file} does not exist");
+    for (document, below) in INVARIANTS {
+        let text = read(document);
+        let rules = invariants(&text);
+        assert!(!rules.is_empty(), "{document} has no invariant");
+        // A row has pairs of rules and files: one pair, or two.
+        let rows = text.lines().filter(|line| line.starts_with("| I")).map(|row| row.trim_matches('|'));
+        let cells: Vec<&str> = rows.flat_map(|row| row.split('|')).collect();
+        for rule in rules {
+            let decides = |pair: &&[&str]| pair[0].split(',').any(|number| number.trim() == rule);
+            let pair = cells.chunks_exact(2).find(decides);
+            let files: Vec<&str> =
+                pair.into_iter().flat_map(|pair| pair[1].split('`').skip(1).step_by(2)).collect();
+            assert!(!files.is_empty(), "{document}: no file decides {rule}");
+            for file in files {
+                let from_root = ["src/", "crates/"].iter().any(|root| file.starts_with(root));
+                let folder = if from_root { "" } else { below };
+                assert!(root().join(folder).join(file).exists(), "{rule}: {file} does not exist");
+            }
         }
     }
 }
@@ -501,24 +507,22 @@ fn every_mutation_applies_and_its_test_exists() {
 
 #[test]
 fn every_mutation_belongs_to_an_invariant() {
-    let (all, document) = (mutations(), read("docs/recovery.md"));
+    let (all, mut named) = (mutations(), Vec::new());
     assert!(!all.is_empty(), "no mutation was found");
-    let invariants = document.split_once("## Invariants").and_then(|(_, rest)| rest.split_once("\n## "));
-    let words: Vec<&str> = invariants.map_or("", |(section, _)| section).split_whitespace().collect();
-    let text = words.join(" ");
-    let items = text.split(" - **I").skip(1).filter_map(|item| item.split_once("Broken by"));
-    let named: Vec<&str> = items
-        .filter_map(|(_, names)| names.split('.').next())
-        .flat_map(|names| names.split('`').skip(1).step_by(2))
-        .collect();
+    for (document, _) in INVARIANTS {
+        let text = read(document);
+        let section = text.split_once("## Invariants").and_then(|(_, rest)| rest.split_once("\n## "));
+        let words: Vec<&str> = section.map_or("", |(section, _)| section).split_whitespace().collect();
+        let text = words.join(" ");
+        let items = text.split(" - **I").skip(1).filter_map(|item| item.split_once("Broken by"));
+        let names = items.filter_map(|(_, names)| names.split('.').next());
+        named.extend(names.flat_map(|names| names.split('`').skip(1).step_by(2)).map(str::to_owned));
+    }
     for one in &all {
-        assert!(named.contains(&&*one.name), "no invariant of docs/recovery.md names {}", one.name);
+        assert!(named.contains(&one.name), "no invariant names {}", one.name);
     }
     for name in named {
-        assert!(
-            all.iter().any(|one| one.name == name),
-            "docs/recovery.md names {name}, which is no mutation"
-        );
+        assert!(all.iter().any(|one| one.name == name), "an invariant names {name}, which is no mutation");
     }
 }
 

@@ -14,7 +14,7 @@ fn builder(fixture: &Fixture) -> Builder {
 }
 
 /// Pages whose only copies are on the SSD are written again, and are to go home. The `nth` flush of the SSD
-/// from then on fails. The SSD is taken back, another page goes home, and the power is cut. Returns the pages
+/// from then on fails. The SSD is readmitted, another page goes home, and the power is cut. Returns the pages
 /// that show neither version afterwards; `None` if no flush failed.
 async fn lost(nth: u64, model: FlushFailure) -> Option<Vec<(u32, String)>> {
     let ssd = SimDevice::new("ssd", 0, 2, &SimPower::new());
@@ -68,7 +68,7 @@ async fn a_home_write_that_never_began_costs_no_copy() {
     }
 }
 
-/// Pages whose homes are whole are to go home; the `nth` flush of the SSD fails, and the SSD is taken back.
+/// Pages whose homes are whole are to go home; the `nth` flush of the SSD fails, and the SSD is readmitted.
 /// Other pages then need the ring's places. The power is cut at many moments meanwhile, after which every
 /// page shows a version that was written to it, and none older than was synced.
 async fn stuck(nth: u64, model: FlushFailure) -> bool {

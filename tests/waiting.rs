@@ -251,7 +251,7 @@ async fn two_removals_of_a_space_both_end() {
             assert!(matches!(removed, Ok(()) | Err(Error::NoSuchSpace { .. })), "{removed:?}");
         }
         assert_eq!(store.spaces().find("t"), None);
-        // Its name is free, and its room serves others.
+        // Its name is free, and its disk space serves others.
         let size = pagetier_devio::Device::size(&*fixture.hdd);
         let again = store.spaces().create("t").await.unwrap();
         for no in 0..PAGES {

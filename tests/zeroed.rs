@@ -267,7 +267,7 @@ async fn pages_never_written_stay_absent_wherever_they_lie() {
         let store = builder(&fixture, PAGE).open().await.unwrap();
         let space = store.spaces().create("t").await.unwrap();
         store.spaces().reserve(space, 100).await.unwrap();
-        // A gap within the reserved room, and one beyond it.
+        // A gap within the reserved disk space, and one beyond it.
         let written = [90, 150];
         for no in written {
             store.overwrite(PageId::new(space, no)).await.unwrap()[0] = 1;
@@ -420,7 +420,7 @@ async fn a_store_of_a_version_before_formatting_opens_and_formats_what_it_gets()
     }
 }
 
-/// The price: each page's room is written once more, a MiB at a time, and each growth flushes the HDD.
+/// The price: each page's disk space is written once more, a MiB at a time, and each growth flushes the HDD.
 #[tokio::test(start_paused = true)]
 async fn formatting_writes_the_room_of_a_growth_once() {
     for page_bytes in ALL_PAGE_BYTES {

@@ -132,7 +132,7 @@ impl Target {
     }
 
     /// How many units of `unit` bytes, at most `wanted`, fit behind the first 2 MiB if they take nine tenths
-    /// of the room. A file has room for all.
+    /// of the space. A file has room for all.
     pub(crate) fn fit(&self, wanted: u32, unit: usize) -> u32 {
         if self.kind != Kind::Block {
             return wanted;

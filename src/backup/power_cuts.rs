@@ -158,7 +158,7 @@ async fn a_backup_under_its_name_is_whole_with_its_log_and_a_finished_one_is_the
     }
 }
 
-/// A backup that fails at any call leaves what the next one replaces, and no room taken.
+/// A backup that fails at any call leaves what the next one replaces, and no space taken.
 #[tokio::test]
 async fn a_backup_that_failed_takes_no_room_and_is_not_missed() {
     let dir = Path::new("/backup");

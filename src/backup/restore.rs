@@ -143,7 +143,7 @@ async fn take_spaces(store: &PageStore, tail: &Tail) -> Result<(), Error> {
     drop(meta);
     for (id, _, pages) in &tail.spaces {
         if let Some(last) = pages.checked_sub(1) {
-            // Takes the room for all pages at once: one growth instead of one per extent.
+            // Takes the space for all pages at once: one growth instead of one per extent.
             drop(store.extend_to(PageId::new(SpaceId(*id), last)).await?);
         }
         // Freed before the pages are read: those that the chain still has from earlier are then skipped.

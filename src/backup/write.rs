@@ -177,7 +177,7 @@ impl Draft {
         Ok((path, self.bytes))
     }
 
-    /// Gives back the room of a backup that has failed, which others may need on a full disk; `number`: its
+    /// Gives back the space of a backup that has failed, which others may need on a full disk; `number`: its
     /// log may have been copied.
     pub(super) async fn abandon(mut self, number: Option<u32>) {
         let (files, dir, partial) = (Arc::clone(&self.files), self.dir.clone(), self.partial.clone());

@@ -81,10 +81,10 @@ macro_rules! option_table {
             /// [`Stats::room`](crate::stats::Stats::room) reports it at any time. 0 disables the alarm.
             /// Default: 256 MiB.
             low_room(u64) ["bytes::read"]: u64 = 256 << 20;
-            /// The maximum number of pages that a new page's number may skip beyond the room that its space
-            /// has: [`overwrite`](crate::PageStore::overwrite) and the like reserve room for the skipped
+            /// The maximum number of pages that a new page's number may skip beyond what its space
+            /// has: [`overwrite`](crate::PageStore::overwrite) and the like reserve space for the skipped
             /// pages too, so a wrong number could otherwise take the whole disk. A number further away is
-            /// [`Error::PageGap`](crate::Error::PageGap). Room is durable before its pages exist, so redo
+            /// [`Error::PageGap`](crate::Error::PageGap). Space is durable before its pages exist, so redo
             /// after a crash may create the pages that existed in any order, whatever their numbers. Raise
             /// it for an engine that places pages far apart, or that redoes a long log onto a restored
             /// backup out of order. Default: 65,536 (1 GiB of pages of the default size).

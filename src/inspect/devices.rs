@@ -91,7 +91,7 @@ pub struct SpaceInspection {
     pub pages: u32,
     /// The number of its free pages, whose numbers are used again; after a crash there may be others.
     pub free: u32,
-    /// The number of pages that its extents on the HDD hold: those given back have no room there.
+    /// The number of pages that its extents on the HDD hold: those given back have no space there.
     pub room: u64,
     /// The number of runs of extents: with few, scans rarely move the arm.
     pub runs: usize,
@@ -109,8 +109,8 @@ pub struct HddInspection {
     pub bytes: u64,
     /// The size that the manifest's extents need.
     pub needed_bytes: u64,
-    /// The room for new pages before the HDD has to grow, in bytes: behind the extents, and in the free ones.
-    /// It does not count free pages inside spaces, which have room already.
+    /// The space for new pages before the HDD has to grow, in bytes: behind the extents, and in the free
+    /// ones. It does not count free pages inside spaces, which have room already.
     pub unallocated_bytes: u64,
     /// The two copies of the superblock.
     pub superblocks: Vec<SuperblockInspection>,

@@ -162,7 +162,7 @@ impl Areas {
             let unverified = current.is_some().then_some(0);
             *self.state.lock() = State { area_bytes, current, unverified, save, tail: None };
         }
-        // Perhaps only of the area that is not the manifest, but a save on a full disk needs its room (I36).
+        // Perhaps only of the area that is not the manifest, but a save on a full disk needs its space (I36).
         if newest.is_some() && matches!(self.medium, Medium::File(_)) && self.medium.size()? < self.end() {
             return Err(Error::new(ErrorKind::InvalidData, CUT));
         }

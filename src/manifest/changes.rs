@@ -1,4 +1,4 @@
-//! Small changes of the manifest, each a record in its tail, and which room changes may use.
+//! Small changes of the manifest, each a record in its tail, and which space changes may use.
 
 use pagetier_page::{LogMark, Lsn};
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// The maximum number of page runs in a record, so that the record fits into a block.
 pub(crate) const CHANGE_RUNS_MAX: usize = 128;
 
-/// The minimum room that an area has beyond its contents, in bytes, so that the store can still record
+/// The minimum space that an area has beyond its contents, in bytes, so that the store can still record
 /// changes when its disk is full (I36).
 pub(crate) const SLACK_BYTES: usize = 16 << 10;
 
@@ -22,7 +22,7 @@ pub(crate) enum Slack {
 }
 
 impl Slack {
-    /// The room that the save must leave, in bytes.
+    /// The space that the save must leave, in bytes.
     pub(crate) fn left(self) -> usize {
         match self {
             Self::Keep => SLACK_BYTES,

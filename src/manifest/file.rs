@@ -1,6 +1,6 @@
 //! The manifest's file in the store's directory. It is laid out as the head of an HDD that has the manifest
 //! ([`areas`](super::areas)): a block that earlier versions refuse with a clear error, the headers of two
-//! areas, then the areas. A save overwrites an area and needs no room, even on a full disk.
+//! areas, then the areas. A save overwrites an area and needs no space, even on a full disk.
 //!
 //! A new file is made for a new store, for a manifest of earlier versions (one text, not two areas), and when
 //! the areas have become too small. It is written under another name with all that it will ever need, synced,
@@ -134,7 +134,7 @@ impl ManifestFile {
     /// its name; until [`Self::is_ready`] says so, the name of the new one is not durable.
     pub(super) fn put(&self, bytes: &[u8]) -> Result<()> {
         let mut held = self.held.lock();
-        // Nothing reads it, and its room may be needed.
+        // Nothing reads it, and its space may be needed.
         let _ = self.directory.remove(SPARE);
         // Emptied: a killed process may have left a file of that name, which nothing reads.
         let written = self.directory.open_file(FRESH, Access::Replace).and_then(|file| {
@@ -148,7 +148,7 @@ impl ManifestFile {
             Ok(held)
         });
         let written = written.inspect_err(|_| {
-            // Free the room that the file took.
+            // Free the space that the file took.
             let _ = self.directory.remove(FRESH);
         })?;
         *held = Some(written);

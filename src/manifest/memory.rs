@@ -125,7 +125,7 @@ impl Cell {
 mod tests {
     use super::*;
 
-    /// As the tail in a file, whose room an embedder of a [`MemoryManifest`] counts on: fewer records would
+    /// As the tail in a file, whose space an embedder of a [`MemoryManifest`] counts on: fewer records would
     /// mean more rewrites.
     #[test]
     fn the_tail_takes_records_to_its_last_sector() {

@@ -223,7 +223,7 @@ fn a_power_cut_right_after_a_failed_save_leaves_it_or_the_one_before() {
         for seed in 0..OUTCOMES {
             model.check(found(&manifest(&files.after_power_cut(seed, &SimPower::new()))));
         }
-        // On a full disk, too, a doubtful name is written again before a save counts.
+        // On a full disk, too, an unverified name is written again before a save counts.
         files.set_free(Some(0));
         model.note((4, 0), replace(&file, 4, Slack::Use));
         for seed in 0..OUTCOMES {
@@ -321,8 +321,8 @@ fn the_directory_stays_the_same_one_when_it_is_renamed_and_replaced() {
     assert_eq!(std::fs::read_dir(&here).unwrap().count(), 1);
 }
 
-/// What names more needs room for the save after it, in areas that a full disk cannot make larger (I36). What
-/// names nothing new is saved until the areas are full, and what is refused has changed nothing.
+/// What names more needs space for the save after it, in areas that a full disk cannot make larger (I36).
+/// What names nothing new is saved until the areas are full, and what is refused has changed nothing.
 #[test]
 fn on_a_full_disk_a_manifest_is_saved_while_its_areas_have_room() {
     let files = blank(1, &SimPower::new());

@@ -27,11 +27,11 @@ pub(crate) const BLOCK: usize = 4096;
 /// Bytes of a sector: the unit of a torn write. A record begins at a sector's start.
 pub(crate) const SECTOR: usize = 512;
 
-/// The minimum room for records, in bytes, both copies together.
+/// The minimum space for records, in bytes, both copies together.
 const ROOM_MIN: usize = 32 << 10;
 
-/// The room for records after contents of `bytes`. It is proportional to the contents, so that rewriting them
-/// once the room is used up costs a constant amount per record.
+/// The space for records after contents of `bytes`. It is proportional to the contents, so that rewriting
+/// them once the space is used up costs a constant amount per record.
 pub(crate) fn room(bytes: usize) -> usize {
     bytes.max(ROOM_MIN).next_multiple_of(2 * BLOCK)
 }

@@ -22,7 +22,7 @@ pub struct StatsSummary {
     pub memory: MemorySummary,
     /// The SSD cache.
     pub ssd: SsdSummary,
-    /// The room for growth.
+    /// The space for growth.
     #[serde(default)]
     pub room: Headroom,
     /// The hot set that the store keeps.

@@ -281,7 +281,7 @@ impl Config {
         gate.check(&needs).map_err(|source| OpenError::Log { source })
     }
 
-    /// The pages that opening with `prepared` gives up; `None` if the SSD (or the ring's file) is the one
+    /// The pages that an open with `prepared` gives up; `None` if the SSD (or the ring's file) is the one
     /// that the store last used, or the store is new.
     pub(super) fn what_is_lost(&self, manifest: &Manifest, prepared: &PreparedSsd) -> Option<OnlyCopies> {
         // A ring on the HDD is never lost.

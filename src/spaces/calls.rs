@@ -265,7 +265,7 @@ impl Shared {
             }
         };
         match meta.change(&self.volume, closed(RUNS_MAX)).await {
-            // The list may need room that a full disk does not have. A coarser one of at most
+            // The list may need disk space that a full disk does not have. A coarser one of at most
             // `RUNS_MAX_WHEN_FULL` runs fits (I36).
             Err(Error::Manifest { source }) if source.kind() == ErrorKind::StorageFull => {
                 meta.change(&self.volume, closed(RUNS_MAX_WHEN_FULL)).await

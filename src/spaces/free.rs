@@ -36,9 +36,9 @@ use tokio::sync::oneshot;
 impl Spaces<'_> {
     /// Gives back the extents (64 pages each) of `space` in which every page is free, and those beyond its
     /// last page, but none that [`Spaces::reserve`] reserved. Any space can grow into them; until then, if
-    /// the HDD is a file on a file system that can punch holes, their room returns to the file system. The
-    /// file's length does not change. The pages stay free, and reusing one of their numbers makes the space
-    /// grow. Returns the number of bytes given back. Completes even if the future is dropped.
+    /// the HDD is a file on a file system that can punch holes, their disk space returns to the file system.
+    /// The file's length does not change. The pages stay free, and reusing one of their numbers makes the
+    /// space grow. Returns the number of bytes given back. Completes even if the future is dropped.
     ///
     /// # Errors
     /// The space does not exist, the HDD cannot be flushed, or the manifest cannot be written. Some extents
@@ -169,7 +169,7 @@ impl Shared {
         // grow.
         drop(withheld);
         for range in &given {
-            // Only a hint: a failure loses nothing but room in the file system.
+            // Only a hint: a failure loses nothing but space in the file system.
             if let Err(error) = self.hdd.discard(range.start, range.end - range.start).await {
                 tracing::debug!(%error, "no hole was punched");
             }
@@ -401,7 +401,7 @@ impl Share {
         let result = match result {
             _ if !exists => Err(Error::NoSuchSpace { space: call.space }),
             // That of a record concerns the calls whose pages it has. Before the first one, what the manifest
-            // says of any page is in doubt.
+            // says of any page is unverified.
             Err(error) if freed.is_empty() || mine != own || theirs != others => Err(error.clone()),
             _ => Ok(()),
         };

@@ -1,4 +1,4 @@
-//! Grows spaces, and gives room back. A growth takes all that it needs, or nothing.
+//! Grows spaces, and gives disk space back. A growth takes all that it needs, or nothing.
 //!
 //! A growth reaches the HDD (durably), then the manifest, then the table that pages are allocated from. A
 //! page far beyond its space's end needs many extents: the HDD grows to hold all of them before the space
@@ -29,15 +29,15 @@ const RESERVED_AT_ONCE: u64 = 64 << 20;
 const AHEAD_BYTES: (u64, u64) = (1 << 20, 256 << 20);
 
 impl Spaces<'_> {
-    /// Gives `space` room for all of its first `pages` pages now, so that creating them later cannot fail for
-    /// want of room on the HDD. The pages do not exist yet: [`Spaces::pages`] does not count them. Of several
-    /// reservations the largest counts. Durable when it returns. Completes even if the future is dropped.
+    /// Gives `space` disk space for all of its first `pages` pages now: creating them later cannot fail for
+    /// want of it. The pages do not exist yet: [`Spaces::pages`] does not count them. Of several reservations
+    /// the largest counts. Durable when it returns. Completes even if the future is dropped.
     ///
-    /// The room belongs to the space until `pages` is 0, which gives the reservation up: [`Spaces::shrink`]
-    /// returns none of it before. It costs its bytes on the HDD, the time to write them there once, and time
-    /// after a crash: the open reads the reserved room from its end down to the last page that was
-    /// written. [`Builder::page_gap_max`](crate::Builder::page_gap_max) does not limit it. A backup does not
-    /// contain it.
+    /// The disk space belongs to the space until `pages` is 0, which gives the reservation up:
+    /// [`Spaces::shrink`] returns none of it before. It costs its bytes on the HDD, the time to write them
+    /// there once, and time after a crash: the open reads the reserved disk space from its end down to the
+    /// last page that was written. [`Builder::page_gap_max`](crate::Builder::page_gap_max) does not limit it.
+    /// A backup does not contain it.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -76,14 +76,14 @@ impl Shared {
         grown
     }
 
-    /// Takes the room of a reservation piece by piece: others get the manifest in between, since all of it is
-    /// written once, which may take the disk minutes.
+    /// Takes the disk space of a reservation piece by piece: others get the manifest in between, since all of
+    /// it is written once, which may take the disk minutes.
     async fn take_room(&self, space: SpaceId, pages: u32) -> Result<(), Error> {
         let page_bytes = self.page_size().bytes() as u64;
         let step = ((RESERVED_AT_ONCE / page_bytes) as u32).max(EXTENT_PAGES);
         let missing = u64::from(pages).saturating_sub(self.volume.reserved(space));
         if missing > 0 {
-            // The disk first: a lack of room shows before anything is written. (Free extents may do.)
+            // The disk first: a lack of disk space shows before anything is written. (Free extents may do.)
             let extents = missing.div_ceil(u64::from(EXTENT_PAGES));
             let bytes = extents.saturating_mul(u64::from(EXTENT_PAGES) * page_bytes);
             let mut meta = self.meta.lock().await;
@@ -109,8 +109,8 @@ impl Shared {
         self.note_reserved(space, pages, &mut meta).await
     }
 
-    /// Records that `space` keeps the room of its first `pages` pages; of none, that it keeps no more than it
-    /// uses.
+    /// Records that `space` keeps the disk space of its first `pages` pages; of none, that it keeps no more
+    /// than it uses.
     async fn note_reserved(&self, space: SpaceId, pages: u32, meta: &mut ManifestState) -> Result<(), Error> {
         let record = |manifest: &Manifest| manifest.spaces.iter().position(|record| record.id == space.0);
         let at = record(&meta.manifest).ok_or(Error::NoSuchSpace { space })?;
@@ -122,7 +122,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Gives `space` room for page `no`.
+    /// Gives `space` disk space for page `no`.
     pub(crate) async fn grow_space(self: &Arc<Self>, space: SpaceId, no: u32) -> Result<(), Error> {
         if no == u32::MAX {
             return Err(Error::SpaceFull { space });
@@ -141,8 +141,8 @@ impl Shared {
             return Ok(());
         }
         self.volume.pages(page.space).ok_or(Error::NoSuchSpace { space: page.space })?;
-        // Counted from the room, not from the last page: room is durable before its pages exist, so redo
-        // after a crash meets no gap for a page that existed.
+        // Counted from the disk space, not from the last page: disk space is durable before its pages exist,
+        // so redo after a crash meets no gap for a page that existed.
         let room = self.volume.reserved(page.space);
         let (gap, gap_max) = (u64::from(page.no).saturating_sub(room), self.config.options.page_gap_max);
         if gap > gap_max.into() {
@@ -177,10 +177,10 @@ impl Shared {
 
     async fn grow_by(&self, growth: &Growth, meta: &mut ManifestState) -> Result<(), Error> {
         let (bytes, end) = self.volume.growth_bytes(growth);
-        // An earlier growth of the same room that failed may be in the file, for another space or other
+        // An earlier growth of the same disk space that failed may be in the file, for another space or other
         // pages: homes that are formatted for this one would read as damaged there.
         meta.settle(&self.volume).await?;
-        // In this order (I19): a manifest that names room which the HDD lacks does not open, and a page in
+        // In this order (I19): a manifest that names space which the HDD lacks does not open, and a page in
         // memory whose extent no manifest names is lost by a crash.
         self.grow_hdd(meta, end).await?;
         let seed = self.config.seed(&meta.manifest.store);

@@ -1,5 +1,5 @@
-//! Creates, drops and grows spaces, frees pages, and gives room back, durably and in that order: the table
-//! itself is in `volume`.
+//! Creates, drops and grows spaces, frees pages, and gives disk space back, durably and in that order: the
+//! table itself is in `volume`.
 //!
 //! Begin with `calls` (`Spaces`), then `growth`, then `free`, whose steps decide what a freed page is.
 

@@ -166,7 +166,7 @@ impl Ssd<'_> {
         report
     }
 
-    /// Takes the SSD back into use.
+    /// Readmits the SSD.
     ///
     /// After a failure it must be the same SSD with its contents. Every copy is read: it is used only if its
     /// stamp proves it current. Versions whose flush failed are written again; where they are gone, pages

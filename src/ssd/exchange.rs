@@ -205,7 +205,7 @@ impl Shared {
         self.devices.exchanging(exchange).await
     }
 
-    /// Takes the SSD in use last back, or the one of the options, blank.
+    /// Readmits the SSD in use last, or the one of the options, blank.
     pub(crate) async fn attach(&self) -> Result<(), Error> {
         // `replace_ssd` may have replaced the SSD of the options, or they may not say its size.
         let (place, layout) = self.devices.in_use.lock().ssd.clone();
@@ -393,7 +393,7 @@ impl Shared {
     }
 
     pub(crate) async fn readmit(&self) -> Result<ReadmitReport, Error> {
-        // There is nothing to take back: the store begins with a blank SSD.
+        // There is nothing to readmit: the store begins with a blank SSD.
         if self.tier.ssd_state() == SsdState::Off {
             self.attach().await?;
             return Ok(ReadmitReport::default());

@@ -19,7 +19,7 @@ use super::page_store::PageStore;
 /// };
 /// assert_eq!(store.spaces().pages(space)?, 0);
 /// assert_eq!(store.spaces().list()[0].name, "orders");
-/// // Say how the space is used, free pages, and return their room.
+/// // Say how the space is used, free pages, and return their disk space.
 /// store.spaces().set_hints(space, SpaceHints::new().never_to_ssd(true))?;
 /// assert!(store.spaces().list()[0].hints.never_to_ssd);
 /// store.allocate(space).await?;

@@ -116,7 +116,7 @@ impl PageStore {
                 Taken::Page(no, _arrives) => {
                     return Ok(PageMut(self.pool.create(PageId::new(space, no)).await?));
                 }
-                // Then again from the start: another call may have used up the room that this one made.
+                // Then again from the start: another call may have used up the disk space that this one made.
                 Taken::NoRoom(no) => self.shared.grow_space(space, no).await?,
             }
         }
@@ -275,7 +275,7 @@ impl PageStore {
     ///
     /// The page need not exist or be in memory. The space grows to hold it and all pages before it: those
     /// that were never created have room, and do not exist. A number for which the HDD has no room takes
-    /// none; one too far beyond the space's room is an error
+    /// none; one too far beyond the space's disk space is an error
     /// ([`Builder::page_gap_max`](crate::Builder::page_gap_max)). The next [`PageStore::sync`] writes the
     /// page and invalidates its older copies. Cancel-safe: a dropped future changes nothing but the space's
     /// size.
@@ -420,9 +420,9 @@ impl PageStore {
     /// The free is durable when the call returns: a small synchronous write to the manifest for every 128
     /// runs of consecutive pages in a space, which calls at the same time share. The numbers stay the
     /// space's, so [`Spaces::pages`](crate::Spaces::pages) is as before;
-    /// [`Spaces::shrink`](crate::Spaces::shrink) returns their room. The free is not part of the embedder's
-    /// log: free a page only once the log record that frees it is durable. Waits for all guards of the pages,
-    /// so the caller must hold none. Completes even if the future is dropped.
+    /// [`Spaces::shrink`](crate::Spaces::shrink) returns their disk space. The free is not part of the
+    /// embedder's log: free a page only once the log record that frees it is durable. Waits for all guards of
+    /// the pages, so the caller must hold none. Completes even if the future is dropped.
     /// [`guide`](crate::guide#free-a-page) compares the ways to end a page.
     ///
     /// ```

@@ -149,7 +149,7 @@ impl Shared {
             #[cfg(feature = "metrics")]
             published: parking_lot::Mutex::default(),
         });
-        // Room may be low from the start: an operator should not learn that from the first failed growth.
+        // Space may be low from the start: an operator should not learn that from the first failed growth.
         shared.watch_room();
         shared.watch();
         if let Some(points) = cost_points {

@@ -28,7 +28,7 @@ pub struct Stats {
     pub io_backend: &'static str,
     /// The number of frames in the pool.
     pub frames: u64,
-    /// The store's room for growth, and which parts of it are low.
+    /// The store's space for growth, and which parts of it are low.
     pub room: Headroom,
     /// The hot set that the store keeps, and how far it has warmed up from it.
     pub hot_set: HotSetStats,

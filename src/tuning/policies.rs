@@ -130,7 +130,7 @@ impl Policies<'_> {
 
 impl Shared {
     async fn switch_ssd_policy(&self, policy: SsdPolicy) -> Result<(), Error> {
-        // An outqueue that is longer than the last one takes the room for it from the pool first.
+        // An outqueue that is longer than the last one takes the space for it from the pool first.
         self.make_room(self.tier.slots(), policy).await?;
         let params = SlotPolicyParams::new(self.costs(), self.tier.slots() as usize, self.frames());
         let zone = policy.zone().get();

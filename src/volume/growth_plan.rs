@@ -67,7 +67,7 @@ impl Growth {
         let wanted = regular.min(hole.as_ref().map_or(u64::MAX, |hole| hole.end - nth)).max(needed);
         let run = next_extents(extents.used, &extents.free, wanted);
         let free: u64 = extents.free.iter().map(|(_, count)| count).sum();
-        // Free extents are used first and need no room on the HDD. Of the rest, only what the page needs is
+        // Free extents are used first and need no space on the HDD. Of the rest, only what the page needs is
         // new: growing ahead is for a volume that has no free extents.
         let new = if extents.free.is_empty() { wanted } else { needed.saturating_sub(free) };
         let total = extents.used + new;

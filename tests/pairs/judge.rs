@@ -271,7 +271,7 @@ async fn after_both(judged: &Judged<'_>) -> Result<Option<BTreeMap<PageId, Found
     }
     match soon("a sync", store.sync()).await? {
         Ok(()) => {}
-        // Not every operation takes the SSD back.
+        // Not every operation readmits the SSD.
         Err(error) if world.setup == Setup::Failed && refuses(&error) => return Ok(None),
         Err(error) => return Err(format!("afterwards, a sync fails: {error:?}")),
     }

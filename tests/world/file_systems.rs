@@ -127,7 +127,7 @@ async fn lives(place: &Place, crash: bool, name: &str) {
         }
     }
     store.sync().await.unwrap();
-    // 2. Fill up; what is allocated has its room.
+    // 2. Fill up; what is allocated has its disk space.
     place.disk.fill_up();
     let pages = fill(&store, kept).await;
     for turn in 2..5 {
@@ -149,7 +149,7 @@ async fn lives(place: &Place, crash: bool, name: &str) {
     check(&store, dropped, PAGES, |_| 1).await;
     store.close().await.unwrap();
     let store = open(place).await;
-    // 4. Free pages and a space; other pages get the room.
+    // 4. Free pages and a space; other pages get the disk space.
     assert_eq!(store.free((dropped, 0..PAGES / 2)).await.unwrap(), PAGES / 2);
     store.free(PageId::new(kept, pages - 1)).await.unwrap();
     store.spaces().drop(dropped).await.unwrap();
@@ -225,7 +225,7 @@ async fn on_a_full_disk_an_opening_waits_for_a_dropped_store_whose_operations_ar
 }
 
 /// Files that btrfs copies on write, because the store did not create them: a full disk stops writes with an
-/// error that says so, and they resume once there is room and the SSD is taken back, or after an open.
+/// error that says so, and they resume once there is room and the SSD is readmitted, or after an open.
 /// What was synced stays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_files_that_are_copied_on_write_writes_resume_once_there_is_room() {
@@ -263,7 +263,7 @@ async fn on_files_that_are_copied_on_write_writes_resume_once_there_is_room() {
         }
     }
     place.disk.make_room();
-    // The SSD counts as failed until it is taken back.
+    // The SSD counts as failed until it is readmitted.
     store.ssd().readmit().await.unwrap();
     store.sync().await.unwrap();
     for no in 0..PAGES {

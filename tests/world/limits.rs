@@ -147,7 +147,7 @@ fn growth(directory: &Path) {
     });
 }
 
-/// RLIMIT_FSIZE below the room that a log sets aside.
+/// RLIMIT_FSIZE below the disk space that a log sets aside.
 fn room(directory: &Path) {
     limit(Resource::Fsize, 1 << 20);
     let dir = RealDir::open(directory).unwrap();

@@ -503,7 +503,7 @@ fn refused_later(directory: &Path, errno: i32) {
     }
 }
 
-/// A file system that cannot reserve room: files grow all the same.
+/// A file system that cannot reserve disk space: files grow all the same.
 fn refused_fallocate(directory: &Path, errno: i32) {
     if !refuse(&[libc::SYS_fallocate], errno) {
         return;

@@ -162,6 +162,7 @@ impl Walk<'_, '_> {
             return None;
         }
         self.fences(visit, node);
+        // Scans follow the links of leaves; inner nodes have none.
         let link = if node.level() == 0 { next.unwrap_or(NONE) } else { NONE };
         if node.next() != link {
             self.report.problem(visit.no, format_args!("its link leads to {}, not to {link}", node.next()));
@@ -177,6 +178,7 @@ impl Walk<'_, '_> {
         for slot in 0..node.count() {
             let high =
                 if slot + 1 < node.count() { Some(node.key(slot + 1).to_vec()) } else { visit.high.clone() };
+            // A child that is used twice is visited once: damaged links may form a circle.
             if self.take(node.child(slot), visit.no) {
                 self.child_level(visit.no, node, slot).await;
                 below.push(Visit { no: node.child(slot), low: node.key(slot).to_vec(), high });
@@ -238,6 +240,7 @@ impl Walk<'_, '_> {
                 self.report.problem(no, format_args!("it is not part {i} of a value of page {leaf}"));
                 return;
             }
+            // The last page links a freed chain to the free list: a wrong one would lose pages.
             if i + 1 == pages && no != chain.last {
                 self.report
                     .problem(no, format_args!("page {leaf} has {} as the value's last page", chain.last));

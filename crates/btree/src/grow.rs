@@ -31,6 +31,7 @@ impl Tree {
         // 2. Acquire pages: for the value, for the right halves, and one more if the root must be split.
         let lacks_room = |page: &&PageMut<'_>| !self.has_room(Node(page), key, value);
         let mut wanted = [&page].into_iter().chain(held.iter().rev()).take_while(lacks_room).count();
+        // The root lacks room, too. It keeps its page number, so both of its halves need a new page.
         wanted += usize::from(wanted > held.len());
         wanted += chain_pages;
         let freed = Node(&page).chain(Node(&page).search(key));
@@ -69,6 +70,7 @@ impl Tree {
         let mut key = key.to_vec();
         let mut path: Vec<usize> = held.into_iter().chain([leaf]).map(|page| m.add(page)).collect();
         let mut rights = std::mem::take(&mut supplied.pages);
+        // One page more than nodes to split: it takes the root's contents, and is split in its place.
         if rights.len() > path.len()
             && let Some(below) = rights.pop()
         {
@@ -77,6 +79,7 @@ impl Tree {
         }
         let mut at = path.len() - 1;
         for right in rights {
+            // What the parent has to take for the right half is the next entry to put.
             (key, cell) = split(&mut m, path[at], right, &key, &cell);
             at -= 1;
         }
@@ -107,9 +110,11 @@ fn split(m: &mut MiniTx<'_>, left: usize, right: usize, key: &[u8], cell: &[u8])
     let mut cells: Vec<&[u8]> = node.cells().collect();
     cells.splice(slot..slot + replaced, [cell]);
     let at = split_point(&cells, slot, node);
+    // An ascending run goes on in the right half only if its newest entry lies there.
     let run = (slot + 1).saturating_sub(at);
     edit::build(m, right, node.level(), node.next(), run, &cells[at..]);
     if slot < at {
+        // `at` counts the new cell, which the left half has only if it replaces one of its own.
         edit::truncate(m, left, at - 1 + replaced);
         edit::put(m, left, found, cell);
     } else {
@@ -121,6 +126,7 @@ fn split(m: &mut MiniTx<'_>, left: usize, right: usize, key: &[u8], cell: &[u8])
     }
     let [below, above] = [left, right].map(|page| Node(m.payload(page)));
     let first = above.key(0);
+    // Any key between two leaves separates them: the shortest one leaves the parent the most room.
     let fence = if node.level() == 0 { node::separator(below.key(at - 1), first) } else { first }.to_vec();
     let cell = node::child_cell(&fence, right_no);
     (fence, cell)

@@ -254,6 +254,7 @@ impl<'p> Node<'p> {
                 return Err("its keys are out of order");
             }
         }
+        // If dead bytes are counted wrongly, an insert finds room that is not there.
         if self.heap() + bytes + self.dead() != self.0.len() {
             return Err("its cells do not add up");
         }

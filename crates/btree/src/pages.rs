@@ -37,6 +37,7 @@ impl Tree {
         let mut pages = Vec::with_capacity(wanted);
         while pages.len() < wanted && now.head != NONE {
             let page = self.store.get_mut(self.id(now.head)).await?;
+            // Otherwise a damaged list could hand out a page that is in use.
             if now.free == 0 || page[0] <= 2 || page[0] == META {
                 return Err(TreeError::Damaged { page: page.id(), what: "a free page" });
             }
@@ -75,6 +76,7 @@ impl Tree {
             let page = self.store.get(self.id(no)).await?;
             self.expect_overflow(&page, no)?;
             let node = Node(&page);
+            // A damaged chain could otherwise lead round in a circle for ever.
             if node.part().is_empty() {
                 return Err(TreeError::Damaged { page: page.id(), what: "a part of a long value" });
             }

@@ -55,6 +55,7 @@ impl Tree {
             if node.next() == NONE {
                 return Ok(());
             }
+            // The next leaf is latched before this one is released: a merge could free it in between.
             leaf = self.node(node.next(), Some(0)).await?;
             first = 0;
         }
@@ -92,9 +93,11 @@ impl<'k> Scan<'k> {
             if !last {
                 self.tree.store.prefetch(&[PageId::new(self.tree.space, next)]);
             }
+            // A leaf without an entry of the range does not move `from`, so the next one is read at once.
             if last || !slots.is_empty() {
                 let entries = self.copy(&leaf, slots).await?;
                 if let Some((key, _)) = entries.last() {
+                    // The next batch descends again: this leaf may be split or merged by then.
                     self.from = Bound::Excluded(key.clone());
                 }
                 (self.ended, self.batch) = (last, entries.into());
@@ -137,6 +140,7 @@ impl<'k> Scan<'k> {
             let slot = match &self.to {
                 Bound::Unbounded => node.count() - 1,
                 Bound::Included(key) => node.slot_for(key),
+                // What is below a fence lies one child further left.
                 Bound::Excluded(key) => match node.search(key) {
                     Ok(slot) | Err(slot) => slot.saturating_sub(1),
                 },

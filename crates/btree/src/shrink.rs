@@ -102,11 +102,13 @@ impl Tree {
             self.merge_from(1, key).await?;
             parent = self.level_exclusive(key, 1).await?;
         }
+        // The leaf is the root, which has no neighbour.
         if Node(&parent).level() == 0 {
             return self.delete_from(parent, key).await;
         }
         let freed =
             |leaf: Node<'_>| leaf.search(key).map_or(0, |slot| leaf.used() - used_without(leaf, slot));
+        // If no neighbour leaves room for both, the entry goes alone.
         let Some(pair) = self.pair(&parent, key, freed).await? else {
             let (leaf, _) = Node(&parent).below(key);
             return self.delete_from(self.node_mut(leaf, Some(0)).await?, key).await;
@@ -131,6 +133,8 @@ impl Tree {
     async fn merge_from(&self, level: u8, key: &[u8]) -> Result<(), TreeError> {
         for level in level..u8::MAX {
             let parent = self.level_exclusive(key, level + 1).await?;
+            // The node is the root, which has no neighbour. If it has one child left, the tree has a level
+            // too many.
             if Node(&parent).level() <= level {
                 drop(parent);
                 while self.lower_root().await? {}
@@ -141,6 +145,7 @@ impl Tree {
                     let supply = self.supply(0, None).await?;
                     self.merge(parent, pair, None, supply)?.1
                 }
+                // A single child has no neighbour below this parent, so the parent must be merged itself.
                 None => Node(&parent).count() == 1,
             };
             if !small {
@@ -162,6 +167,8 @@ impl Tree {
         let slot = node.slot_for(key);
         let neighbours = [slot.checked_sub(1), Some(slot).filter(|slot| slot + 1 < node.count())];
         for left_slot in neighbours.into_iter().flatten() {
+            // A pair that does not fit is released before the next one is latched: from left to right,
+            // as a scan does, or the two would wait for each other.
             let left = self.node_mut(node.child(left_slot), Some(level)).await?;
             let right = self.node_mut(node.child(left_slot + 1), Some(level)).await?;
             let pair = Pair { left, right, left_slot, covers_right: left_slot < slot };
@@ -183,6 +190,7 @@ impl Tree {
         supply: Supply<'s>,
     ) -> Result<(Lsn, bool), TreeError> {
         let Pair { left, right, left_slot, covers_right } = pair;
+        // The root is never merged for its size: it becomes lower once a single child is left.
         let one_left = Node(&parent).count() <= 2;
         let below_quarter = used_without(Node(&parent), left_slot + 1) < (self.payload() - HEADER_BYTES) / 4;
         let small = one_left || below_quarter && parent.id().no != ROOT;
@@ -192,6 +200,7 @@ impl Tree {
         let copies = [left, right].map(|page| m.payload(page).to_vec());
         let [low, high] = [Node(&copies[0]), Node(&copies[1])];
         let mut cells: Vec<&[u8]> = low.cells().chain(high.cells()).collect();
+        // The right node's slots, and its run with them, move behind those of the left one.
         let mut run = if high.run() > 0 { low.count() + high.run() } else { low.run() };
         if let Some(slot) = removed {
             let at = slot + if covers_right { low.count() } else { 0 };
@@ -213,6 +222,7 @@ impl Tree {
         if node.kind() != INNER || node.count() > 1 {
             return Ok(false);
         }
+        // The root must stay page 1, so the child's contents move up, and the child's page is freed.
         let child = self.node_mut(node.child(0), Some(node.level() - 1)).await?;
         let supply = self.supply(0, None).await?;
         let mut m = MiniTx::new(self.wal.as_ref());

@@ -169,6 +169,7 @@ impl Tree {
         if node::is_inline(key, value, self.payload()) {
             let leaf = self.level_exclusive(key, 0).await?;
             let found = Node(&leaf).search(key);
+            // An old value in a chain would leave pages to free, which takes the meta page, too.
             if Node(&leaf).chain(found).is_none() && self.has_room(Node(&leaf), key, value) {
                 let mut m = MiniTx::on(self.wal.as_ref(), leaf);
                 edit::put(&mut m, 0, found, &node::inline_cell(key, value));

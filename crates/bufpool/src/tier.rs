@@ -202,7 +202,7 @@ pub type GateFuture<'a> = std::pin::Pin<Box<dyn Future<Output = Result<(), GateE
 /// - *Changes that are not logged.* A page that has no LSN, and is created or changed without `set_lsn`, gets
 ///   the log's durable position as its LSN when its guard is dropped ([`LogGate::durable`]): redo then knows
 ///   that no earlier record concerns it. The recovery LSN of its change is 0, since no log could repeat it.
-/// - *Opening* does not call the gate: the first call follows the first change of a page, as by redo.
+/// - *An open* does not call the gate: the first call follows the first change of a page, as by redo.
 /// - *After a drop* or a shutdown no further call begins, apart from one that races with the drop. A call in
 ///   progress continues, although the store's directory may already be open again: see `Builder::log_gate`.
 ///

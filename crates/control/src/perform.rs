@@ -351,7 +351,7 @@ async fn shrink(
             }
         }
         (None, true) => {}
-        // Its engine may count on the room of some.
+        // Its engine may count on the disk space of some.
         _ => return Err(Refused::because("name one space, or ask for all of them")),
     }
     let (mut text, mut list, mut total) = (String::new(), Vec::new(), 0);

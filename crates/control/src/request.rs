@@ -36,7 +36,7 @@ pub enum Request {
         #[serde(default)]
         bytes: Option<u64>,
     },
-    /// Take the SSD back into use after a failure.
+    /// Readmit the SSD after a failure.
     Readmit {},
     /// Drain the SSD, then put another one in its place.
     ReplaceSsd {
@@ -51,7 +51,7 @@ pub enum Request {
         /// The mode.
         mode: SsdMode,
     },
-    /// Return the room of free pages to other spaces and the file system.
+    /// Return the disk space of free pages to other spaces and the file system.
     Shrink {
         /// This space, by name.
         #[serde(default)]

@@ -211,7 +211,7 @@ pub enum DeviceErrorKind {
     Unusable(String),
 }
 
-/// Where an operation failed. An error of opening names the path itself.
+/// Where an operation failed. An error of an open names the path itself.
 fn context(device: &str, op: IoOp, offset: u64, len: u64) -> String {
     match op {
         IoOp::Open => String::new(),

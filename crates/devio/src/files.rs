@@ -152,7 +152,7 @@ pub trait DirFile: Debug + Send + Sync {
     /// The system's error. Any part may have been written.
     fn write_at(&self, at: u64, bytes: &[u8]) -> Result<()>;
 
-    /// Cuts the file off, or extends it with zeroes. Room beyond the end is given up.
+    /// Cuts the file off, or extends it with zeroes. Space beyond the end is given up.
     ///
     /// # Errors
     /// The system's error.
@@ -203,7 +203,7 @@ pub struct Stat {
     pub id: Identity,
     /// The length in bytes.
     pub len: u64,
-    /// The bytes that it takes on the disk, with room set aside.
+    /// The bytes that it takes on the disk, with space set aside.
     pub allocated: u64,
 }
 

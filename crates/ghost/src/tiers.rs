@@ -197,6 +197,7 @@ impl Tiers {
                 }
                 Location::Hdd => {
                     self.counts.hdd_reads += 1;
+                    // Read-ahead would join a scan's read with that of the page before: it counts apart.
                     let before = self.read_last.replace(page);
                     let follows = before == page.no.checked_sub(1).map(|no| PageId::new(page.space, no));
                     self.counts.hdd_run_reads += u64::from(sequential && follows && page.no > 0);
@@ -233,6 +234,7 @@ impl Tiers {
         while self.dirty > dirty_max.max(1) {
             let Some((oldest, since)) = self.dirty_since.pop_front() else { break };
             let f = &self.frames[oldest as usize];
+            // The page may have been cleaned since, and changed again: its newest entry counts.
             if f.dirty && f.dirtied_at == since {
                 self.clean(oldest, CleanReason::Recoverability);
             }
@@ -256,6 +258,7 @@ impl Tiers {
         let frames = &self.frames;
         let mut next_is_dirty = false;
         let victim = self.pool.victim(&mut |frame| {
+            // Every frame is accepted, so the one that the policy asks about is its victim.
             next_is_dirty = frames[frame.at()].dirty;
             true
         });
@@ -263,6 +266,7 @@ impl Tiers {
         let victim = if next_is_dirty { self.clean_ahead(victim) } else { victim };
         let frame = victim.0;
         self.report_logical(frame);
+        // The page leaves memory: from now on a copy would cost a read of the HDD.
         if self.frames[victim.at()].slot == NONE {
             self.admit_copy(frame, Cause::Evicted);
         }
@@ -446,6 +450,7 @@ impl Tiers {
             }
             if again.len() + 1 < group && self.ssd.second_chance(SlotId(slot)) {
                 again.push(self.slots[slot as usize]);
+                // Its page is found at its old place until it is appended below.
                 self.slots[slot as usize].used = false;
                 self.used -= 1;
             } else {

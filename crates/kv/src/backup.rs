@@ -107,6 +107,7 @@ impl Kv {
         while let Some(page) = scan.next().await {
             let page = page?;
             let (no, lsn, payload) = (page.id().no, page.lsn(), page.to_vec());
+            // Otherwise writers of this page would wait for the copy.
             drop(page);
             let mut to = copy.overwrite(PageId::new(space, no)).await?;
             to.copy_from_slice(&payload);

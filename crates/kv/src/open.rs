@@ -47,6 +47,7 @@ impl Kv {
             Some(device) => Wal::on_device(device, log).await?,
             None => Wal::open_when_free(&options.log_dir(), log).await?,
         };
+        // A later open keeps the log for the loss of the SSD even without the option.
         if keep && in_dir && !survives.exists() {
             durable::create_file(&survives)?;
         }
@@ -55,6 +56,7 @@ impl Kv {
         builder = builder.pool_bytes(options.pool_bytes);
         builder = builder.accept_ssd_loss(options.accept_ssd_loss).accept_log_loss(options.accept_log_loss);
         let ssd = options.ssd.clone().unwrap_or_else(|| pages.join("ssd.cache"));
+        // The SSD's file is gone, and no size is given for another: the store goes on without one.
         let gone = options.accept_ssd_loss && !wal.is_new() && !ssd.exists();
         if let Some(bytes) = options.ssd_bytes.or(gone.then_some(0)) {
             builder = builder.ssd_bytes(bytes);
@@ -109,6 +111,7 @@ impl Kv {
         let tree = match Tree::meta(&store, space).await? {
             Some(_) => Tree::open(store, wal, space),
             None if logged.wal().is_new() => Tree::create(store, wal, space, logged.wal().id()).await?,
+            // Redo would have made the page if this log had ever had its record.
             None => return Err(KvError::NoMeta),
         };
         Ok(Self { control: Mutex::default(), tree, logged, stall_max })

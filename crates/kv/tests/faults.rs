@@ -343,5 +343,5 @@ async fn a_recovery_in_which_an_operation_fails_is_repeated_without_loss() {
         put_all(&kv, 0..1_200, version + 1).await;
         crash(&mut world, kv, u64::from(version)).await;
     }
-    assert!(failed >= 10, "only {failed} openings failed");
+    assert!(failed >= 10, "only {failed} opens failed");
 }

@@ -261,7 +261,7 @@ impl Pool {
         checked(created).map_err(failed)?;
         // SAFETY: the handle from above.
         unsafe { rados::rados_ioctx_set_namespace(handle, namespace.as_ptr()) };
-        // In a full pool what takes no more room goes on, such as a takeover or a page that was written
+        // In a full pool what takes no more space goes on, such as a takeover or a page that was written
         // before; what does fails. Otherwise every write would wait, and no one would hear why.
         // SAFETY: the handle from above.
         unsafe { rados::rados_set_pool_full_try(handle) };

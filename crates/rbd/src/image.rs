@@ -256,7 +256,7 @@ impl Image {
     /// The owner's address in the cluster, as librbd wants it.
     fn owner_address(&self) -> Option<CString> {
         let mut mode: rbd::rbd_lock_mode_t = rbd::rbd_lock_mode_t::RBD_LOCK_MODE_EXCLUSIVE;
-        // An exclusive lock has one owner; librbd says how many there are if the room is too little.
+        // An exclusive lock has one owner; librbd says how many there are if the space is too little.
         let mut owners: [*mut c_char; 8] = [ptr::null_mut(); 8];
         let mut count = owners.len();
         // SAFETY: an open image and room for `count` pointers.

@@ -683,7 +683,7 @@ async fn copies_in_bad_sectors_are_given_up_and_an_ssd_that_is_gone_is_not_taken
         let readmitted = store.0.readmit(&Alone(None)).await;
         match effect {
             FaultEffect::Gone => drop(readmitted.expect_err("it is gone")),
-            _ => assert_eq!(readmitted.expect("it is taken back").dropped, 4),
+            _ => assert_eq!(readmitted.expect("it is readmitted").dropped, 4),
         }
     }
 }

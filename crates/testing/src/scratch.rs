@@ -2,7 +2,7 @@
 
 use tempfile::TempDir;
 
-/// Less room than that is left for others.
+/// Less space than that is left for others.
 const ROOM_MIN: u64 = 1 << 30;
 
 /// A folder that is removed when dropped, in memory where the machine has a file system there: a test cannot

@@ -265,7 +265,7 @@ pub(crate) enum Command {
         #[arg(long)]
         ssd_mib: Option<u64>,
     },
-    /// Take the SSD back into use after a failure, and read every copy on it; if the store has gone on
+    /// Readmit the SSD after a failure, and read every copy on it; if the store has gone on
     /// without it, its old contents are ignored
     Readmit(Devices),
     /// Drain the SSD, then put another one in its place
@@ -288,7 +288,7 @@ pub(crate) enum Command {
         #[arg(long, value_enum)]
         mode: Mode,
     },
-    /// Return the room of free pages to other spaces and the file system
+    /// Return the disk space of free pages to other spaces and the file system
     Shrink {
         #[command(flatten)]
         place: Place,

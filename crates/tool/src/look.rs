@@ -121,8 +121,8 @@ pub(crate) async fn stat(place: &Place, json: bool) -> Result<ExitCode, Failure>
     Ok(ExitCode::SUCCESS)
 }
 
-/// The room for new pages, in bytes, of which `free` are in pages that are free already. The statistics of a
-/// read-only open do not have it: they describe copies in memory of what the files are.
+/// The disk space for new pages, in bytes, of which `free` are in pages that are free already. The statistics
+/// of a read-only open do not have it: they describe copies in memory of what the files are.
 async fn room(place: &Place, free: u64) -> Result<Value, Failure> {
     let hdd = place.at.hdd_path();
     let unallocated = place.builder().inspect().await?.hdd.map_or(0, |hdd| hdd.unallocated_bytes);

@@ -134,7 +134,7 @@ fn a_drain_to_a_full_hdd_counts_the_pages_that_stay_on_the_ssd() {
     has_all_pages(&store, "drained");
 }
 
-/// The homes have had their room since the space got it.
+/// The homes have had their disk space since the space got it.
 #[test]
 fn a_drain_on_a_full_disk_needs_room_for_the_ring_alone() {
     let Some((folder, disk)) = disk() else { return };

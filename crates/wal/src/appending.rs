@@ -21,7 +21,7 @@ pub(crate) struct Appending {
     file: Box<dyn DirFile>,
     /// Where the next record goes.
     end: u64,
-    /// Whether room was asked for. A segment that an open found or created asks for it with its first
+    /// Whether space was asked for. A segment that an open found or created asks for it with its first
     /// record from then on, since a generation leaves such a segment behind before that.
     has_room: bool,
     /// Present if the file was written before.

@@ -18,7 +18,7 @@
 //!
 //! **Failures.** Bytes that could not be made durable stay in memory, and the next flush writes them to a new
 //! segment: a full disk delays commits until there is room. A reserve takes the records of frees, and lets a
-//! checkpoint shorten the log, which gives room back. On a device it is one of the slots.
+//! checkpoint shorten the log, which gives space back. On a device it is one of the slots.
 //!
 //! **Locks.** The turn before `output` before `state`; neither of the latter is held across an `.await`.
 //! [`MiniTx::commit`] assigns the LSN and sets it on the pages under `state`, so a caller that has read
@@ -456,7 +456,7 @@ impl Wal {
         self.0.options.capacity_bytes
     }
 
-    /// The most bytes that a record can have: the capacity, or the room of a segment on a device if that is
+    /// The most bytes that a record can have: the capacity, or the space of a segment on a device if that is
     /// less. A record has 17 bytes, then 8 for each page of a [`MiniTx`](crate::MiniTx), up to 8 for each of
     /// its operations, the bytes that these write, and 8 for each page that it frees; or, of
     /// [`Wal::append_commit`], 17 bytes and the operations.
@@ -564,7 +564,7 @@ impl Wal {
         self.flush_record(lsn, false).await
     }
 
-    /// As [`Wal::flush`], in the reserve if the medium is full: for records that give room back.
+    /// As [`Wal::flush`], in the reserve if the medium is full: for records that give space back.
     pub(crate) async fn flush_or_reserve(&self, lsn: Lsn) -> Result<(), WalError> {
         self.flush_record(lsn, true).await
     }
@@ -881,7 +881,7 @@ impl Shared {
         self.needed.store(segments.recovery_start(needed, segment_bytes), Ordering::Release);
         let truncated = segments.truncate(keep);
         self.oldest.store(segments.oldest(), Ordering::Release);
-        // Before any record takes the room that is free now.
+        // Before any record takes the space that is free now.
         segments.reserve(self.options.segment_bytes());
         if truncated.is_ok() {
             self.tight.store(false, Ordering::Release);

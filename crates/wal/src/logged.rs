@@ -146,7 +146,7 @@ impl LoggedStore {
 
     /// Waits until the log can take a change, at most for `wait`. Call it before you latch pages: a
     /// checkpoint may need them. While the log fails, changes would accumulate in memory, so each one tries
-    /// the log first; if its medium was full, it tries a checkpoint, which gives room back. Cancel-safe.
+    /// the log first; if its medium was full, it tries a checkpoint, which gives space back. Cancel-safe.
     ///
     /// # Errors
     /// The log fails, is closed, or is full ([`WalError::Full`]) and checkpoints do not shorten it.
@@ -161,7 +161,7 @@ impl LoggedStore {
                 break;
             }
             // It lets records that wait have the reserve, and sets one aside anew before another record takes
-            // the room: otherwise a full disk would refuse the very change that frees. A checkpoint that
+            // the space: otherwise a full disk would refuse the very change that frees. A checkpoint that
             // ends meanwhile has made room, and perhaps not for these records, nor for those of other tasks.
             let made = self.make_room(|| !wal.is_tight() && !wal.is_failing()).await;
             if !wal.is_failing() {
@@ -426,7 +426,7 @@ async fn end(store: &Arc<PageStore>, wal: &Wal) -> Result<(), CheckpointError> {
     }
     let freed = wal.free_pending(store).await;
     let cut = match write_all(store, wal).await {
-        // Before the store gives up its ownership: the next owner may have used the room of these segments
+        // Before the store gives up its ownership: the next owner may have used the space of these segments
         // again.
         Ok((needed, from)) => wal.truncate(needed, from).await.map_err(Into::into),
         Err(error) => Err(error),

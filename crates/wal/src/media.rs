@@ -8,7 +8,7 @@
 //!
 //! **Spares** are files that a segment takes over and writes over, which costs less (see `appending.rs`): a
 //! segment that was removed, or zeroes. A record's checksum covers its position, and in a later segment the
-//! same offset is another position, so old records are unsound: `docs/recovery.md` has the schedules (I47).
+//! same offset is another position, so old records are unsound: `docs/log.md` has the schedules (I47).
 
 use crate::appending::{Appending, BLOCK};
 use pagetier_devio::Owner;
@@ -78,7 +78,7 @@ pub trait Media: Send + Debug {
     fn create(&mut self, start: u64, bytes: &[u8]) -> io::Result<()>;
 
     /// As [`Media::create`], for a segment that a generation begins, and that the log can do without: refused
-    /// if the medium is so full that the segment's room cannot be set aside. Default: as [`Media::create`].
+    /// if the medium is so full that the segment's space cannot be set aside. Default: as [`Media::create`].
     ///
     /// # Errors
     /// As [`Media::create`].
@@ -107,7 +107,7 @@ pub trait Media: Send + Debug {
     /// The medium failed.
     fn remove(&mut self, start: u64) -> io::Result<()>;
 
-    /// Sets room of that many bytes aside for one segment, unless it is set aside already. Default: this
+    /// Sets space of that many bytes aside for one segment, unless it is set aside already. Default: this
     /// medium sets none aside.
     ///
     /// # Errors
@@ -117,16 +117,16 @@ pub trait Media: Send + Debug {
         Err(ErrorKind::Unsupported.into())
     }
 
-    /// As [`Media::create`], in the room set aside, which is then used up: a full medium does not refuse it.
+    /// As [`Media::create`], in the space set aside, which is then used up: a full medium does not refuse it.
     ///
     /// # Errors
-    /// No room is set aside, or too little; otherwise as [`Media::create`].
+    /// No space is set aside, or too little; otherwise as [`Media::create`].
     fn create_reserved(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
         let _ = (start, bytes);
         Err(ErrorKind::StorageFull.into())
     }
 
-    /// The most segments that there can be besides the room set aside. When three quarters of them are in
+    /// The most segments that there can be besides the space set aside. When three quarters of them are in
     /// use, a checkpoint brings the pages home that need the older half. Default: no limit.
     fn segments_max(&self) -> usize {
         usize::MAX
@@ -201,7 +201,7 @@ impl Media for MemoryMedia {
     }
 }
 
-/// The file whose room is set aside.
+/// The file whose space is set aside.
 const RESERVE: &str = "reserve";
 /// Begins the names of the files that segments can take over.
 const SPARE: &str = "spare-";
@@ -224,11 +224,11 @@ pub struct FileMedia {
     /// The newest version of a segment, in which later ones are written.
     format: u32,
     active: Option<Appending>,
-    /// The room to set aside: in the file `reserve`, which is the next segment if the disk is full, and in
+    /// The space to set aside: in the file `reserve`, which is the next segment if the disk is full, and in
     /// each segment, so that the oldest one can become that file.
     reserve_bytes: u64,
-    /// The room that the file `reserve` has, which may be less; 0: there is none. A full disk seldom has just
-    /// as many blocks free as were given back.
+    /// The space that the file `reserve` has, which may be less; 0: there is none. A full disk seldom has
+    /// just as many blocks free as were given back.
     reserve_room: u64,
     spares: Spares,
     /// A segment whose removal failed, with the name that its file has instead.
@@ -241,13 +241,13 @@ pub struct FileMedia {
 
 #[derive(Debug, Default)]
 struct Spares {
-    /// Drawn by this opening: a former owner that wakes up and renames its spare must not hit one of ours.
+    /// Drawn by this open: a former owner that wakes up and renames its spare must not hit one of ours.
     drawn: u64,
     /// The number of names given so far.
     named: u64,
     /// Each spare's name, and the start of the segment that it was; 0: it has zeroes.
     files: Vec<(String, u64)>,
-    /// The start of the first segment that this opening created since an append failed, which may have left a
+    /// The start of the first segment that this open created since an append failed, which may have left a
     /// bad block behind: earlier ones never become spares.
     created_from: Option<u64>,
 }
@@ -376,12 +376,12 @@ impl FileMedia {
         Ok(bytes)
     }
 
-    /// Gives a file the room to set aside, its end unchanged.
+    /// Gives a file the space to set aside, its end unchanged.
     fn allocate(&self, file: &dyn DirFile) -> io::Result<()> {
         if self.reserve_bytes == 0 { Ok(()) } else { file.allocate(self.reserve_bytes) }
     }
 
-    /// How much of the room that a file has can be the reserve, if it is enough to be one.
+    /// How much of the space that a file has can be the reserve, if it is enough to be one.
     fn usable(&self, allocated: u64) -> Option<u64> {
         let is_enough = self.reserve_bytes > 0 && allocated >= self.reserve_bytes / 2;
         is_enough.then(|| allocated.min(self.reserve_bytes))
@@ -422,8 +422,8 @@ impl FileMedia {
         }
         file.write_at(0, &whole)?;
         let had = file.stat()?;
-        // Only if it is longer: a cut also takes away the room beyond the end. A full disk gives back at most
-        // the room that the file had.
+        // Only if it is longer: a cut also takes away the space beyond the end. A full disk gives back at
+        // most the space that the file had.
         if had.len > end as u64 && !is_spare {
             file.set_len(end as u64)?;
             let _ = file.allocate(had.allocated.min(self.reserve_bytes));
@@ -479,7 +479,7 @@ impl FileMedia {
         Ok(())
     }
 
-    /// Creates a segment; if its room cannot be set aside, only if `goes_on` says so.
+    /// Creates a segment; if its space cannot be set aside, only if `goes_on` says so.
     fn create_if(
         &mut self,
         start: u64,
@@ -537,7 +537,7 @@ impl Media for FileMedia {
         self.owner.check()?;
         self.made.clear();
         self.spares = Spares { drawn: drawn_id(), ..Spares::default() };
-        // Old spares may have records that end where this opening's will, and a former owner may write there.
+        // Old spares may have records that end where this open's will, and a former owner may write there.
         let names = self.dir.names()?;
         let found = names.iter().filter(|name| is_spare(name));
         found.for_each(|spare| drop(self.dir.remove(Path::new(spare))));
@@ -565,20 +565,20 @@ impl Media for FileMedia {
     }
 
     fn create(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
-        // A segment that is written nevertheless is as good; it only gives no room back later.
+        // A segment that is written nevertheless is as good; it only gives no space back later.
         self.create_if(start, bytes, |_| true)
     }
 
     fn begin(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
         let before = self.active.take();
-        // Without its room, the log would have no segment that can become the reserve: see below.
+        // Without its space, the log would have no segment that can become the reserve: see below.
         if let Err(error) = self.create_if(start, bytes, |error| error.kind() != ErrorKind::StorageFull) {
             self.active = before;
             return Err(error);
         }
         // The segment before ends early, and gives back what its records do not take: otherwise each open
-        // would take the room of a whole segment. Only now, since this one has the room that the next reserve
-        // needs. It is kept until the segment goes if this fails, or after a crash here.
+        // would take the space of a whole segment. Only now, since this one has the space that the next
+        // reserve needs. It is kept until the segment goes if this fails, or after a crash here.
         if let Some(before) = before {
             before.cut();
         }
@@ -592,7 +592,7 @@ impl Media for FileMedia {
         if self.reserve_room < bytes {
             self.set_aside(bytes)?;
         }
-        // Only with a reserve: this room can be done without.
+        // Only with a reserve: this space can be done without.
         if self.spares.files.is_empty() {
             let name = self.spares.name();
             if self.fill_spare(name.clone()).is_err() {
@@ -652,7 +652,7 @@ impl Media for FileMedia {
         self.undo_removal()?;
         let name = name_of(start);
         let Some(stat) = self.dir.stat(Path::new(&name))? else { return self.dir.sync() };
-        // Kept as the reserve if there is none: once its room is given back, others may take it.
+        // Kept as the reserve if there is none: once its space is given back, others may take it.
         let keep = self.usable(stat.allocated).filter(|_| self.reserve_room == 0);
         // Or as a spare, if all of it was written, and a long record has not made it much longer than others.
         // An earlier owner may still write to what this one found.
@@ -742,17 +742,17 @@ mod tests {
         media.create(64, b"old").unwrap();
         assert_eq!(media.create_reserved(67, b"none").unwrap_err().kind(), ErrorKind::StorageFull);
         if media.reserve(1 << 20).is_err() {
-            return; // The file system sets no room aside.
+            return; // The file system sets no space aside.
         }
         assert!(room("reserve") >= 1 << 20);
-        // What was there before the first call gets room with the next record.
+        // What was there before the first call gets space with the next record.
         media.append(b"er").unwrap();
         assert!(media.create_reserved(67, &vec![0; 1 << 20]).is_err(), "more than it has room for");
         media.create_reserved(67, b"next").unwrap();
         media.append(b", more").unwrap();
         assert!(room(&segment(67)) >= 1 << 20 && !dir.path().join("reserve").exists());
         assert_eq!(media.read(67).unwrap(), b"next, more");
-        // The segment that was there before has got such room, too, and keeps it.
+        // The segment that was there before has got such space, too, and keeps it.
         media.remove(64).unwrap();
         assert!(room("reserve") >= 1 << 20);
         // What it holds of the old segment does not follow the new one.
@@ -763,7 +763,7 @@ mod tests {
         media.remove(67).unwrap();
         media.remove(77).unwrap();
         assert!(room("reserve") >= 1 << 20 && media.list().unwrap() == [78], "one is kept");
-        // An open, too, leaves a segment its room.
+        // An open, too, leaves a segment its space.
         drop(media);
         let mut media = FileMedia::open(dir.path()).unwrap();
         media.reserve(1 << 20).unwrap();
@@ -778,7 +778,7 @@ mod tests {
         let room = || fs::metadata(dir.path().join("reserve")).map_or(0, |file| file.blocks() * 512);
         let mut media = FileMedia::open(dir.path()).unwrap();
         if media.reserve(1 << 20).is_err() {
-            return; // The file system sets no room aside.
+            return; // The file system sets no space aside.
         }
         media.create(64, &vec![1; 600 << 10]).unwrap();
         media.begin((64 << 10) + 1, b"next").unwrap();

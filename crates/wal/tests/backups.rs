@@ -187,7 +187,7 @@ async fn there_is_no_backup_without_its_log() {
     let refused = world.back_up(false).await.unwrap_err();
     assert!(matches!(refused, LoggedBackupError::Log(WalError::Io { .. })), "{refused:?}");
     assert_eq!(world.judged().await, (vec![1], vec![]));
-    // The failed one takes no room.
+    // The failed one takes no space.
     assert_eq!(fs::metadata(world.path("unfinished.partial")).unwrap().len(), 0);
     fs::remove_dir_all(&in_the_way).unwrap();
     world.put(3).await;

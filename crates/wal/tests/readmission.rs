@@ -1,4 +1,4 @@
-//! An SSD that is taken back under a log, after a flush that failed and took its writes back: what was
+//! An SSD that is readmitted under a log, after a flush that failed and took its writes back: what was
 //! committed is read, or reading it is an error, and an open has all of it.
 
 use pagetier::device::SharedDevice;
@@ -91,7 +91,7 @@ async fn get(db: &LoggedStore, page: PageId) -> Result<u32, Error> {
 }
 
 /// All pages have version 2; some get a third one, which leaves memory for the SSD, where the flush fails and
-/// takes it back. Returns these pages; `in_memory`: a few, which have been read again meanwhile.
+/// readmits it. Returns these pages; `in_memory`: a few, which have been read again meanwhile.
 async fn third_versions_are_taken_back(
     devices: &Devices,
     db: &LoggedStore,

@@ -168,7 +168,7 @@ async fn fill_segment(db: &LoggedStore, space: SpaceId) {
 }
 
 /// Schedule: the archive is away, then the owner's volume does not answer for longer than its lease. Both
-/// return, and the log completes no segment, perhaps since its changes wait for the room that only the
+/// return, and the log completes no segment, perhaps since its changes wait for the space that only the
 /// archive can give back. Nothing was archived any more.
 #[tokio::test(start_paused = true)]
 async fn an_owner_that_is_confirmed_again_archives_what_it_has() {

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The manifest in memory. Its mutex serialises changes and is held while the manifest is written.
 ///
-/// A save whose future is dropped continues, and counts as one that failed: what it wrote is in doubt, so the
-/// next save replaces the file, and the next `sync` sees to it that there is one (I41).
+/// A save whose future is dropped continues, and counts as one that failed: what it wrote is unverified, so
+/// the next save replaces the file, and the next `sync` sees to it that there is one (I41).
 #[derive(Debug)]
 pub(crate) struct ManifestState {
     pub(crate) manifests: Arc<ManifestStore>,
@@ -54,7 +54,7 @@ impl ManifestState {
             // The next open applies the same record to the same manifest.
             return self.manifest.apply(change).map_err(|why| failed(io::Error::other(why)));
         }
-        // No room in the tail, or the file is in doubt: write everything anew, the change included.
+        // No room in the tail, or the file is unverified: write everything anew, the change included.
         let mut applied = Ok(());
         let replaced = self.replace_with(self.slack_for(change), |manifest| {
             volume.record(manifest);
@@ -108,7 +108,7 @@ impl ManifestState {
         let save = begun.ok_or_else(|| failed(io::Error::other("the store was closed or dropped")))?;
         let unfinished = Unfinished { doubtful: &self.doubtful };
         let saved = save.await;
-        // The save has ended, whatever its result: only a caller that gave up leaves it in doubt.
+        // The save has ended, whatever its result: only a caller that gave up leaves it unverified.
         std::mem::forget(unfinished);
         saved.map_err(failed)
     }

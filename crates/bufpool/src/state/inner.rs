@@ -34,7 +34,7 @@ pub(crate) fn bump(counter: &AtomicU64) {
 
 /// The state that a pool shares with its tasks and guards. Other crates cannot name it.
 pub struct PoolInner<T: Tier> {
-    /// The parameters at opening. The sizes may have changed since: see [`PoolInner::params`].
+    /// The parameters at the open. The sizes may have changed since: see [`PoolInner::params`].
     pub(crate) opened: PoolParams,
     pub(crate) sized: parking_lot::RwLock<PoolParams>,
     /// Held while the pool's size changes.

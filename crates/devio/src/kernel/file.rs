@@ -277,7 +277,7 @@ impl RawFile {
         match result {
             Ok(()) => {
                 // Last, and only after a success: an operation beyond the old size is let through once the
-                // room is there. `max`: of two growths that overlap, the larger counts.
+                // space is there. `max`: of two growths that overlap, the larger counts.
                 self.size.fetch_max(bytes, Ordering::AcqRel);
                 Ok(())
             }

@@ -159,7 +159,7 @@ impl Transfer {
     fn failed(&mut self, errno: i32) -> Step {
         match meaning(errno) {
             Meaning::Retry(reason) if !self.exhausted() => Step::Again(reason),
-            // The alignment was checked, so it is the flag that is refused. Room is short only for a file
+            // The alignment was checked, so it is the flag that is refused. Space is short only for a file
             // system that writes the page elsewhere: an ordinary write of it needs none.
             _ if self.whole
                 && [libc::EINVAL, libc::EOPNOTSUPP, libc::ENOSPC, libc::EDQUOT].contains(&errno) =>

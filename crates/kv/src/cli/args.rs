@@ -189,7 +189,7 @@ pub(crate) struct BenchArgs {
 
 impl Cli {
     /// What to say if the options name an SSD but the store has none: the store keeps to its manifest, so
-    /// that an SSD which failed and was given up is not taken back by the next command.
+    /// that an SSD which failed and was given up is not put into use by the next command.
     pub(crate) fn note_of_unused_ssd(&self) -> Option<String> {
         if self.ssd_mib.unwrap_or(0) == 0 && self.ssd.is_none() {
             return None;
@@ -216,6 +216,7 @@ impl Cli {
     }
 
     pub(crate) fn options(&self, open: OpenDevice) -> Result<Options, Failure> {
+        // A mistyped name must not leave a new store behind a command that only reads.
         let creates = matches!(self.command, Command::Put { .. } | Command::Load(_) | Command::Bench(_));
         let mut options = Options::new(&self.dir)
             .create(creates)

@@ -52,6 +52,7 @@ pub(crate) async fn bench(kv: &Arc<Kv>, args: &BenchArgs, stop: &Stop) -> Result
     }
     let mut micros = Vec::new();
     let mut failure = None;
+    // All tasks end, also after a failure: the store is closed next, and they use it.
     while let Some(done) = tasks.join_next().await {
         match done? {
             Ok(mut times) => micros.append(&mut times),

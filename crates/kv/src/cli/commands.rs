@@ -73,6 +73,7 @@ pub(crate) async fn scan(kv: &Kv, args: &ScanArgs, stop: &Stop) -> Result<ExitCo
     while left > 0 && !stop.is_asked() {
         let Some((key, value)) = scan.next().await? else { break };
         let written = out.write_all(&[&key[..], b"\t", &value, b"\n"].concat());
+        // The reader has seen enough, as `head` does.
         if written.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
             return Ok(ExitCode::SUCCESS);
         }

@@ -57,6 +57,7 @@ async fn lines(kv: &Kv, mut input: impl BufRead, stop: &Stop) -> Result<u64, Fai
             break;
         }
         let entry = line.strip_suffix(b"\n").unwrap_or(&line);
+        // Only the first tab counts: a value may contain others.
         let tab = entry.iter().position(|byte| *byte == b'\t');
         let Some(tab) = tab else {
             return Err(format!("line {}: no tab between key and value", number + 1).into());

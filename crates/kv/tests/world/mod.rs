@@ -93,7 +93,7 @@ impl World {
         Kv::open_on(builder, log, STALL_MAX).await
     }
 
-    /// Lets the next `n` writes to the log fail for lack of room.
+    /// Lets the next `n` writes to the log fail for lack of space.
     pub(crate) fn fail_log(&self, n: u64) {
         self.log.clear_faults();
         self.log.inject(Fault::new(FaultEffect::NoSpace).on(IoOp::Write).times(n));

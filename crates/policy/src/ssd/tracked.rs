@@ -271,7 +271,7 @@ impl<T: Kept> Tracked<T> {
         at
     }
 
-    /// Frees the room of record `at`, whose page is not on the SSD.
+    /// Frees the place of record `at`, whose page is not on the SSD.
     fn come_back(&mut self, at: u32) {
         let link = self.all.stored[at as usize].link();
         self.all.away[link as usize].older = std::mem::replace(&mut self.free_away, link);

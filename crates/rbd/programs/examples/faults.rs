@@ -75,7 +75,7 @@ struct Load {
 struct Second {
     writes: u64,
     reads: u64,
-    /// Processor time of this process, in milliseconds.
+    /// CPU time of this process, in milliseconds.
     busy_ms: u64,
 }
 

@@ -176,6 +176,7 @@ impl Campaign {
             self.random();
         }
         let checks_coverage = has(Mode::Random) && self.args.seed.is_none();
+        // Before the other modes: they would hide a state that random work does not reach.
         let covered = self.with(|r| r.totals.coverage.clone());
         let enough = self.with(|r| r.totals.crashes) >= CRASHES_FOR_COVERAGE;
         if has(Mode::Threads) {

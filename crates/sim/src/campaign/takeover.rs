@@ -217,6 +217,7 @@ impl Machine {
         let mut bytes = vec![0; change.payload(at).len()];
         fill(&mut bytes, page, version);
         change.write(at, 0, &bytes);
+        // Before the commit: one that was in flight when the ban came may still be acknowledged.
         let was_banned = self.banned.get().is_some();
         match self.db.commit(change).await {
             Ok(_) if was_banned => Err("a former owner acknowledged a change".to_owned()),

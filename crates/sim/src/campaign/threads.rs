@@ -88,6 +88,7 @@ async fn run(plan: &Plan, mut rng: SmallRng) -> Result<u64, String> {
     shared.db.store().validate()?;
     let shared = Arc::try_unwrap(shared).map_err(|_| "a task still holds the store".to_owned())?;
     let Shared { db, versions, checked, .. } = shared;
+    // A drop ends nothing at once: the next open would meet the locks of operations in flight.
     let left = db.store().wait_closed();
     if rng.random_bool(0.5) {
         ends("shutdown", db.shutdown()).await?.map_err(|error| format!("shutdown: {error}"))?;

@@ -73,6 +73,7 @@ impl SlotPolicy for PeerSsd {
         let Some(victim) = self.order.victim(&mut |page| usable(slots[&page])) else {
             return Verdict::Reject;
         };
+        // TinyLFU: a page must have been used more often than the one that it displaces.
         if self.admission == Admission::TinyLfu && self.uses.of(page) <= self.uses.of(victim) {
             return Verdict::Reject;
         }

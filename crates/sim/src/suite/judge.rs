@@ -61,6 +61,7 @@ fn of_pair(pair: &str, mut ratios: Vec<(f64, &Row)>, ssd_writes: f64) -> Judged 
     ratios.sort_by(|a, b| a.0.total_cmp(&b.0));
     let percent = |ratio: f64| 100.0 * (ratio - 1.0);
     let over = |limit: f64| ratios.iter().filter(|(ratio, _)| percent(*ratio) > limit).count();
+    // Ratios have a geometric mean: twice and half the cost cancel out.
     let mean = |of: &mut dyn Iterator<Item = f64>| {
         let (logs, cases) = of.fold((0.0, 0_u32), |(logs, cases), ratio| (logs + ratio.ln(), cases + 1));
         percent((logs / f64::from(cases.max(1))).exp())

@@ -195,6 +195,7 @@ impl Suite {
                     {}
                 });
             }
+            // Otherwise the loop below would wait for further rows for ever.
             drop(sender);
             for (at, rows) in rows {
                 let rows = rows?;

@@ -2,7 +2,7 @@
 //!
 //! A record `(page, stamp)` states permanently: *copies of `page` on the SSD older than `stamp` do not
 //! count*. It is durable before the HDD write starts, so invariant R (no resurrection) holds without a write
-//! into each old slot. `docs/recovery.md` has the argument.
+//! into each old slot. `docs/proof.md` has the argument (I3).
 
 use crate::format::bytes::{COUNT_END, block_is_sound, put_u32, put_u64, seal_block, u32_at, u64_at};
 use crate::format::layout::{BLOCK_BYTES, JournalSeq};

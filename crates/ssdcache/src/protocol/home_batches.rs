@@ -51,7 +51,7 @@ use std::ops::Range;
 /// reads for them.
 const BACKED_MAX: usize = 128;
 /// The maximum number of pages that lists in the ring name. It bounds what a recovery writes again, and the
-/// room that their note takes in the manifest.
+/// space that their note takes in the manifest.
 const LISTED_MAX: usize = 1024;
 
 /// Names a batch. Later batches have larger ids.

@@ -1,6 +1,6 @@
 //! The pure protocol: plain values in, decisions out, without clock, lock, runtime or device (`tests/tidy.rs`
-//! checks). `docs/recovery.md` numbers its invariants (I1, I2, …) and proves that it loses nothing; `exec`
-//! carries it out.
+//! checks). `docs/recovery.md` numbers its invariants (I1, I2, …), `docs/proof.md` argues that it loses
+//! nothing, and `exec` carries it out.
 
 pub(crate) mod checkpoint;
 pub(crate) mod flushes;

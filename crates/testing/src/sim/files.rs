@@ -26,7 +26,7 @@ use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-/// The unit in which files take room, in bytes.
+/// The unit in which files take space, in bytes.
 const BLOCK: u64 = 4096;
 
 const ROOT: u64 = 1;
@@ -36,7 +36,7 @@ const ROOT: u64 = 1;
 pub enum FileFault {
     /// Before it does anything.
     Refused,
-    /// The same, for lack of room.
+    /// The same, for lack of space.
     NoRoom,
     /// After a part of what it does: of a write some bytes are there; of what a sync covers any part is
     /// durable, and the rest never will be.
@@ -93,7 +93,7 @@ struct Contents {
     durable: Vec<u8>,
     /// What is not durable, the oldest first.
     edits: Vec<Edit>,
-    /// The room set aside, in bytes from the start.
+    /// The space set aside, in bytes from the start.
     reserved: u64,
     locked: bool,
 }
@@ -362,7 +362,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Gives back the room of a file that has no name any more.
+    /// Gives back the space of a file that has no name any more.
     fn release(&mut self, node: Option<u64>) {
         if let Some(Node::File(file)) = node.and_then(|node| self.nodes.get(&node)) {
             self.free = self.free.map(|free| free + file.allocated());

@@ -74,6 +74,7 @@ pub(crate) fn run_case(
         let mut run = Run::start(&opened.database, setting, stop, case.is_observed());
         let measured = run.finish(see).await;
         let Run { terminals, warmup, measured: windows, steady, observer, .. } = run;
+        // The terminals end even if the run has failed: they use the store, which is closed next.
         let counts = terminals.end(measured.as_ref().map(|_| ()).map_err(|_| DbError::Stopped)).await;
         let mut measured = measured?;
         measured.counts = counts?;

@@ -71,9 +71,11 @@ pub(crate) fn run_all(
             let (common, sender) = (&common, sender.clone());
             scope.spawn(move || common.work(worker, &sender));
         }
+        // Otherwise the loop below would wait for further outcomes for ever.
         drop(sender);
         outcomes.iter().try_for_each(|(case, outcome)| {
             ended.failed |= is_failure(&outcome);
+            // After an error the runs that have begun end, and no other begins.
             keep(case, outcome).inspect_err(|_| common.queue.lock().clear())
         })
     });
@@ -120,6 +122,7 @@ impl Common<'_> {
                 }
                 Ok(None) | Err(SessionError::Interrupted) => break,
                 Err(error) => {
+                    // A store may refuse policies for its sizes: the table says so, and nothing has failed.
                     let refused = matches!(error, SessionError::Open(_));
                     (Outcome::NotRun { error: pagetier::errors::Causes(&error).to_string(), refused }, 0)
                 }

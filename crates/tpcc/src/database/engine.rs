@@ -69,6 +69,7 @@ impl Database {
             epoch_ms,
         };
         let recovered = database.repeat_commits(&found).await?;
+        // Only now, since the commits that were repeated may have inserted rows there.
         let last = database.tree(Table::History).scan(..).backward().next().await?;
         let last = last.and_then(|(key, _)| <[u8; 4]>::try_from(key).ok()).map_or(0, u32::from_be_bytes);
         database.next_history.store(last + 1, Ordering::Relaxed);

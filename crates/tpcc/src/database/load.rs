@@ -72,6 +72,7 @@ pub(crate) async fn load(
     }
     drop(trees);
     store.sync().await?;
+    // An interrupted load has no catalogue, and is not opened.
     catalog.write(store).await?;
     Ok(catalog)
 }

@@ -368,6 +368,7 @@ impl Location {
             Place::Files { dir, .. } => {
                 opening.builder = self.on_files(opening.builder, dir);
                 match &self.hdd {
+                    // A device that the command line names has its own speed.
                     Some(_) => {}
                     None if self.model == HddModel::None => {}
                     None => {
@@ -384,6 +385,7 @@ impl Location {
                 let (hdd, ssd, manifest) = if fresh {
                     (Arc::clone(hdd), Arc::clone(ssd), Arc::clone(manifest))
                 } else {
+                    // Each run changes a copy, so that all begin with the same load.
                     (Arc::new(hdd.fork()), Arc::new(ssd.fork()), Arc::new(manifest.fork()))
                 };
                 let hdd = opening.emulate(hdd, model, &self.clock);

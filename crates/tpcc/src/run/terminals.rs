@@ -215,6 +215,7 @@ impl<'d> Terminals<'d> {
             }
         }
         self.database.end_checkpoints();
+        // `wait` has taken the result of a task that has finished, and must not be followed by another poll.
         if !self.checkpoints.is_finished() {
             failed = failed.and(self.checkpoints.await.unwrap_or(Ok(())));
         }
@@ -243,6 +244,7 @@ pub(crate) async fn run(
     bar.set_message("measuring");
     let mut slices = Vec::new();
     for slice in 0..SLICES {
+        // An error waits until the terminals have ended: they use the store.
         if failed.is_ok() {
             let base = plan.warmup + plan.seconds / SLICES * slice;
             failed = terminals.wait(plan.seconds / SLICES, stop, show(base)).await;

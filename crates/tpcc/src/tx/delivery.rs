@@ -63,6 +63,7 @@ async fn deliver(tx: &mut Tx<'_>, w: u16, d: u8, o: u32, carrier: u32) -> Result
     }
 
     let c = orders::C_ID.int(&order) as u32;
+    // The order says which customer; in the order of locks customers come after districts.
     tx.lock(RowKey::customer(w, d, c)).await?;
     let key = schema::customer_key(w, d, c);
     let mut row = [0; customer::LEN];

@@ -66,6 +66,7 @@ async fn fill(tx: &mut Tx<'_>, order: &Order) -> Result<bool, DbError> {
     let mut buyer = [0; customer::LEN];
     tx.read(Table::Customer, &schema::customer_key(w, d, c), &mut buyer).await?;
 
+    // Only the district's next number changes: taxes and the discount are read without a lock.
     tx.lock(RowKey::district(w, d)).await?;
     let key = schema::district_key(w, d);
     let mut place = [0; district::LEN];
@@ -76,6 +77,7 @@ async fn fill(tx: &mut Tx<'_>, order: &Order) -> Result<bool, DbError> {
     for line in lines {
         match order_one(tx, order, o, line).await? {
             Some(amount) => total += amount,
+            // Nothing has to be undone: the changes so far are only collected.
             None => return Ok(false),
         }
     }
@@ -109,6 +111,7 @@ async fn order_one(tx: &mut Tx<'_>, order: &Order, o: u32, line: &Line) -> Resul
 
     let quantity = i64::from(line.quantity);
     let left = stock::QUANTITY.int(&row) - quantity;
+    // Clause 2.4.2.2: stock that would fall below ten is replenished by 91.
     stock::QUANTITY.set_int(&mut row, if left >= 10 { left } else { left + 91 });
     let ytd = stock::YTD.int(&row) + quantity;
     stock::YTD.set_count(&mut row, ytd);

@@ -17,6 +17,7 @@ impl Terminal {
         let mut row = [0; customer::LEN];
         tx.read(Table::Customer, &schema::customer_key(w, d, c), &mut row).await?;
 
+        // The key has the order's number inverted, so a customer's newest order comes first.
         let newest = schema::customer_order_key(w, d, c, u32::MAX);
         let mut last = None;
         tx.scan(Table::OrdersByCustomer, &newest, |key, _| {

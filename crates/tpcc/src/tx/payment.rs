@@ -34,6 +34,7 @@ impl Terminal {
 
 async fn pay(tx: &mut Tx<'_>, payment: &Payment) -> Result<(), DbError> {
     let &Payment { w, d, c_w, c_d, c, amount } = payment;
+    // All transactions lock rows in the order of `RowKey`, so that no two wait for each other.
     tx.lock(RowKey::warehouse(w)).await?;
     tx.lock(RowKey::district(w, d)).await?;
     tx.lock(RowKey::customer(c_w, c_d, c)).await?;

@@ -377,7 +377,7 @@ pub(crate) async fn keep_archived(log: Weak<Shared>) {
         match copy_next(&log, &archive).await {
             Ok(true) => pause = PAUSE.0,
             // Not for a segment alone: an owner that is confirmed again may complete none before this gives
-            // room back. And one that has nothing to copy learns here that the next owner needs the lock.
+            // space back. And one that has nothing to copy learns here that the next owner needs the lock.
             Ok(false) | Err(WalError::Fenced) => tokio::select! {
                 () = archive.closed.notified() => {}
                 () = sleep(PAUSE.1) => {}

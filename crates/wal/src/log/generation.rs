@@ -1,5 +1,5 @@
 //! Whose log it is: the store checks the log that it opens with, begins a generation in it, and records how
-//! far it needs it (`docs/recovery.md`, I45).
+//! far it needs it (`docs/log.md`, I45).
 
 use super::{Shared, Wal};
 use crate::error::WalError;

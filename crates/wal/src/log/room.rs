@@ -43,12 +43,12 @@ impl Wal {
         Some(RedoSpan { from: Lsn(from), bytes: self.end().0.saturating_sub(from) })
     }
 
-    /// Whether the log should become as short as it can be, for the room that this gives back.
+    /// Whether the log should become as short as it can be, for the space that this gives back.
     pub(crate) fn is_tight(&self) -> bool {
         self.0.tight.load(Ordering::Acquire)
     }
 
-    /// The position up to which the log should go: its medium has little room left, or it may be no longer.
+    /// The position up to which the log should go: its medium has little space left, or it may be no longer.
     pub(crate) fn to_go(&self) -> Option<Lsn> {
         Some(Lsn(self.0.to_go.load(Ordering::Acquire))).filter(|lsn| lsn.0 > 0)
     }
@@ -157,7 +157,7 @@ impl Wal {
 }
 
 impl Shared {
-    /// Notes how much of the medium's room is used; asks for a checkpoint if that is most.
+    /// Notes how much of the medium's space is used; asks for a checkpoint if that is most.
     pub(super) fn note_room(&self, segments: &Segments) {
         // A full medium alone is no reason if the log is kept for a crash: pages in memory need it, and the
         // checkpoint that a full medium asks for writes them all.

@@ -19,7 +19,7 @@
 //! **Generations.** A segment names its generation, and the one that the store had recorded before. Copies of
 //! a store share the log's identity; from their first open on, their generations differ.
 //!
-//! **The reserve** is room for one segment that a full disk does not take away. Only records that give room
+//! **The reserve** is room for one segment that a full disk does not take away. Only records that give space
 //! back go there: those of frees, and what a checkpoint needs in order to write pages and remove segments.
 
 use crate::error::{WalError, is_full};
@@ -196,16 +196,16 @@ impl Segments {
         // written again.
         self.ready()?;
         let Some(last) = self.segments.back().copied() else { return Ok(self.generation) };
-        // Before the segment, which could take the last room: records that give room back have it from there.
+        // Before the segment, which could take the last space: records that give space back have it there.
         self.reserve(reserve_bytes);
         (self.generation, self.previous) = (generation, previous);
-        // The log needs its first segment, and that needs no room of its own yet.
+        // The log needs its first segment, and that needs no space of its own yet.
         let how = if last.is_empty && last.generation == 0 { How::Needed } else { How::Begun };
         let created = self.create(end, &[], how);
         // What a failed call left would end the last segment before a record that is appended to it.
         let failed = self.failed;
         self.failed |= created.is_err();
-        // The reserve stays for records that give room back.
+        // The reserve stays for records that give space back.
         if created.as_ref().is_err_and(is_full) {
             // The log continues as it was. Part of the new segment may be there nevertheless, and would end
             // the one that goes on, or have replaced it.
@@ -367,7 +367,7 @@ impl Segments {
         created.map_err(|e| at(&*self.media, end, e))
     }
 
-    /// The segments' starts, the newest first, each with the room that the log takes from there on. One that
+    /// The segments' starts, the newest first, each with the space that the log takes from there on. One that
     /// ended early, for an archive or with a generation, counts as a whole one: their number is limited, too.
     fn rooms(&self, whole: u64) -> impl Iterator<Item = (u64, u64)> {
         let (mut room, mut next) = (0, None);
@@ -384,7 +384,7 @@ impl Segments {
         fits.map(|(start, _)| start).or(self.segments.back().map(|last| last.start))
     }
 
-    /// The room that the segments take which begin at `from` or later.
+    /// The space that the segments take which begin at `from` or later.
     pub(crate) fn room_from(&self, from: u64, whole: u64) -> u64 {
         self.rooms(whole).take_while(|(start, _)| from <= *start).last().map_or(0, |(_, room)| room)
     }
@@ -396,7 +396,7 @@ impl Segments {
 
     /// Up to where the older segments must go, if they must: half of them because most of those that the
     /// medium takes are in use; or, because the medium is full, half of the records, and at least as many as
-    /// take `whole` bytes: short segments gave their room back when they ended, so that fewer could leave
+    /// take `whole` bytes: short segments gave their space back when they ended, so that fewer could leave
     /// nothing for the next reserve.
     pub(crate) fn half(&self, is_full: bool, whole: u64) -> Option<u64> {
         let (last, most) = (self.segments.back()?.start, self.media.segments_max());

@@ -1,6 +1,6 @@
 //! Whether a log is the one that the pages need, and goes as far as they need it.
 //!
-//! Pure: a store's record and what was found of a log go in, a decision comes out. `docs/recovery.md` (I45)
+//! Pure: a store's record and what was found of a log go in, a decision comes out. `docs/log.md` (I45)
 //! has the rules and why they suffice.
 
 use crate::log::segments::{FIRST_LSN, Segment};

@@ -288,7 +288,7 @@ async fn held(device: &Arc<SimDevice>) -> Wal {
     }
 }
 
-/// What must be durable before room can be given back has a place. An operation fails, or is the last one
+/// What must be durable before space can be given back has a place. An operation fails, or is the last one
 /// before a power cut.
 #[tokio::test]
 async fn one_place_is_the_reserve() {

@@ -578,7 +578,7 @@ async fn a_recovery_reads_what_the_log_says_whatever_it_holds() {
 }
 
 /// Schedule: `archive_now` every few seconds ends a segment after few records, and its file keeps the
-/// room of a whole one. In bytes such a log is short: it took many times the room of its limit.
+/// space of a whole one. In bytes such a log is short: it took many times the space of its limit.
 #[tokio::test(start_paused = true)]
 async fn segments_that_end_early_count_as_whole_ones() {
     for (keep, most) in [(Keep::ForCrash, 5), (Keep::ForSsdLoss, 20)] {

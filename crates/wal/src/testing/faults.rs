@@ -384,7 +384,7 @@ fn of_two_slots_with_one_segment_the_newer_one_goes_on() {
     assert!(open().list().unwrap().is_empty());
 }
 
-/// A generation's segment is there, and making it durable fails for want of room: it would end the segment
+/// A generation's segment is there, and making it durable fails for want of space: it would end the segment
 /// that goes on.
 #[test]
 fn a_generation_that_a_full_device_refuses_leaves_no_segment() {
@@ -424,7 +424,7 @@ async fn failed_creations_leave_room() {
 }
 
 /// The use of the reserve fails at any operation, also after its header was written in part: the slot serves
-/// no record that takes room.
+/// no record that takes space.
 #[test]
 fn a_reserve_whose_use_failed_is_still_the_reserve() {
     let device = Arc::new(SimDevice::new("log", DEVICE_BYTES, 1, &SimPower::new()));

@@ -439,7 +439,7 @@ fn a_removal_that_cannot_be_undone_is_undone_before_its_file_is_used() {
     }
 }
 
-/// The same, and the process is killed before the name is given back: the next opening creates a segment.
+/// The same, and the process is killed before the name is given back: the next open creates a segment.
 #[test]
 fn a_removal_that_a_kill_cut_short_lends_its_name_to_no_later_segment() {
     for cut_at in 0..16 {

@@ -1,8 +1,8 @@
-//! A log on a full medium: what gives room back goes on, and what takes room does not use its reserve up.
+//! A log on a full medium: what gives space back goes on, and what takes space does not use its reserve up.
 //!
 //! The schedule that the reserve is against: the disk is full, so a commit fails, and its record waits in
 //! memory. Its page cannot be written without it, so no checkpoint can shorten the log, and the record of a
-//! free, which comes after it, cannot be written either: only room from elsewhere would help.
+//! free, which comes after it, cannot be written either: only space from elsewhere would help.
 
 use super::sim::{SimMedia, WAYS};
 use super::{LIMITS, SMALL, bodies, in_use};

@@ -269,7 +269,7 @@ async fn an_opening_rewrites_the_last_segment_in_place_and_cuts_off_its_torn_tai
     let wal = Wal::open(dir.path(), LIMITS).unwrap();
     assert_ne!(std::fs::read(&path).unwrap(), sound, "an open only reads");
     wal.0.write_out(false).unwrap();
-    // A copy would need room that a full disk does not have.
+    // A copy would need space that a full disk does not have.
     assert_eq!(std::fs::metadata(&path).unwrap().ino(), inode);
     assert_eq!(std::fs::read(&path).unwrap(), sound);
     append_and_flush(&wal, b"third").await;

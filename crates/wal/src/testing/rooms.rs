@@ -1,12 +1,12 @@
-//! The room of the log's files: a segment that ends early, for a generation or an archive, gives
+//! The space of the log's files: a segment that ends early, for a generation or an archive, gives
 //! back what its records do not take.
 //!
 //! The schedules that this is against, and that it must not add:
 //! 1. A program is started again and again, and commits one change each time. Each open begins a segment with
-//!    the room of a whole one: kilobytes of records take the disk.
+//!    the space of a whole one: kilobytes of records take the disk.
 //! 2. A crash between the creation of a segment and the cut of the one before. Both are there; the one before
-//!    keeps its room until it goes, since only the last one is cut by an open.
-//! 3. The cut comes first, and the disk has no room for the new segment. The log goes on in one whose room
+//!    keeps its space until it goes, since only the last one is cut by an open.
+//! 3. The cut comes first, and the disk has no room for the new segment. The log goes on in one whose space
 //!    others have taken, and which cannot become the next reserve. So the cut comes last.
 //! 4. The segment before has a torn tail, of an append that failed. The cut is where its last durable record
 //!    ends, which is where the next segment begins.
@@ -40,7 +40,7 @@ fn media(files: &SimFiles) -> Result<Box<FileMedia>, WalError> {
     media.map(Box::new).map_err(|error| WalError::Io { path: "/log".into(), source: Arc::new(error) })
 }
 
-/// The segments, and the room of all files of the log.
+/// The segments, and the space of all files of the log.
 fn room(files: &SimFiles) -> (u64, u64) {
     let dir = files.root().directory(Path::new("/log")).unwrap();
     let names = dir.names().unwrap();

@@ -51,7 +51,7 @@ struct Disk {
     full: bool,
     /// No room is left for a segment that the log can do without.
     crowded: bool,
-    /// The room set aside, in bytes.
+    /// The space set aside, in bytes.
     reserve: Option<u64>,
 }
 
@@ -139,7 +139,7 @@ impl SimMedia {
         self.0.lock().reserve.is_some()
     }
 
-    /// From now on no room is set aside.
+    /// From now on no space is set aside.
     pub(super) fn take_reserve(&self) {
         self.0.lock().reserve = None;
     }
@@ -335,7 +335,7 @@ impl Media for SimMedia {
             segment.seen = None;
             segment.replaced = true;
         })?;
-        // Its room is kept, as that of a file is.
+        // Its space is kept, as that of a file is.
         disk.reserve.get_or_insert(SMALL.segment_bytes());
         Ok(())
     }

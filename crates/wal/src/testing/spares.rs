@@ -88,7 +88,7 @@ async fn a_segment_in_the_file_of_another_ends_where_its_own_records_do() {
     assert!(matches!(refused, WalError::Damaged { .. }), "{refused}");
 }
 
-/// Schedule: two records are written to a spare, and the power fails before it is a segment. The next opening
+/// Schedule: two records are written to a spare, and the power fails before it is a segment. The next open
 /// writes another record of the same length there, as its first: the second one of before would follow.
 #[tokio::test]
 async fn an_opening_takes_over_no_spare_of_another() {
@@ -162,8 +162,8 @@ fn a_segment_takes_over_no_file_that_had_its_position_at_the_same_place() {
     assert!(spares(&files).is_empty());
 }
 
-/// Schedule: an opening hangs in the creation of a segment, and its lock is lost. When it wakes up, it gives
-/// the next opening's segment the file that it still names.
+/// Schedule: an open hangs in the creation of a segment, and its lock is lost. When it wakes up, it gives
+/// the next open's segment the file that it still names.
 #[test]
 fn a_former_owner_finds_no_spare_of_the_next_one() {
     let files = blank(&SimPower::new());

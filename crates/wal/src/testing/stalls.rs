@@ -99,7 +99,7 @@ async fn a_shutdown_waits_for_the_copy_that_is_being_made() {
 }
 
 /// Schedule: a shutdown gives the store up, and stalls before it removes segments of the log. Until it goes
-/// on, the next owner may have used their room again, and loses what it has there.
+/// on, the next owner may have used their space again, and loses what it has there.
 #[tokio::test]
 async fn a_shutdown_keeps_the_store_until_the_log_is_short() {
     let (disks, log) = (Disks::new(), Stalling::new());

@@ -109,6 +109,7 @@ fn simulate(
     for (at, &reference) in references.iter().enumerate() {
         if at == warmup {
             ghosts.mark();
+            // Costs count from here on, so the references that produced them do, too.
             sampled.references = 0;
         }
         if sampling.takes(reference.page) {

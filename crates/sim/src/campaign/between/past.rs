@@ -119,6 +119,7 @@ fn untouched(plan: &Plan, newer: &Moment, past: Past, rng: &mut SmallRng) -> Res
         taken.implant(at, bytes);
         (hdd, ssd) = if on_hdd { (taken, blank) } else { (blank, taken) };
     }
+    // A refusal is worth nothing if the open has already written.
     let before = [hdd.snapshot(), ssd.snapshot()];
     let (hdd, ssd, ring) = (Arc::new(hdd), Arc::new(ssd), Arc::new(newer.ring.fork(3, &power)));
     in_virtual_time(async {

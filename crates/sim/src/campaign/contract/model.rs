@@ -375,7 +375,7 @@ impl Model {
         }
     }
 
-    /// Records that a space in doubt is gone after a crash. Returns false if it was not in doubt.
+    /// Records that a space whose drop is uncertain is gone after a crash. Returns false if it was not.
     pub(crate) fn settle_doubt(&mut self, space: u32) -> bool {
         let gone = self.spaces.get(&space).is_some_and(|s| s.doubt.is_some());
         if gone {

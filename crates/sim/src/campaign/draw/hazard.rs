@@ -35,7 +35,7 @@ pub enum Hazard {
     DroppedFlush,
     /// The store is dropped with slow writes in flight and opened again at once.
     Reopened,
-    /// Openings are dropped at an await.
+    /// Opens are dropped at an await.
     DroppedOpen,
     /// The HDD cannot grow.
     FullDisk,

@@ -227,6 +227,7 @@ impl Plan {
             hazard: Hazard::Free,
             twist: None,
         };
+        // Later additions draw from generators of their own: a seed that found a fault must find it again.
         plan.draw_world();
         plan.shape(hazard, rng);
         Self::PENDING.iter().for_each(|kind| plan.disable(kind));

@@ -188,6 +188,7 @@ impl FaultBase {
             ssd.clear_faults();
             let store = match first {
                 Ok(store) => store,
+                // The fault has passed: what the first open left behind must not stop the second.
                 Err(_) => match self.plan.open(devices(), &manifest).await {
                     Ok(store) => store,
                     Err(what) if kind.corrupts && is_about_the_map(&what) => return Ok(None),

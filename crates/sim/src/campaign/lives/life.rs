@@ -192,7 +192,7 @@ impl<'a> Life<'a> {
         Ok(moments)
     }
 
-    /// Opens the store, possibly after openings that are dropped at an await or fail.
+    /// Opens the store, possibly after opens that are dropped at an await or fail.
     async fn opened(
         &self,
         probe: &Arc<Probe>,
@@ -229,9 +229,11 @@ impl<'a> Life<'a> {
                     probe.watch(&store);
                     return Ok(store);
                 }
+                // The last operations of the store before still hold its locks.
                 Err(error) if is_busy(&error) && tokio::time::Instant::now() < until => {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
+                // An open may fail only for the record that was made to fail, and has to name it.
                 Err(error) if failing > 0 && names_the_record(&error) => {
                     probe.released();
                     probe.mark(State::OpeningFailed);

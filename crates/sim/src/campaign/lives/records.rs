@@ -123,6 +123,7 @@ impl Case {
         let devices = || SharedDisks { hdd: hdd.clone(), ssd: ssd.clone(), ring: ring.clone() };
         let mut after = Vec::new();
         let checked = in_virtual_time(async {
+            // The second open meets what the failed first one has left.
             for _ in 0..2 {
                 match plan.builder_on(devices(), &manifest).open().await {
                     Ok(_) => {}

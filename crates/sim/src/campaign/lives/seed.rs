@@ -83,7 +83,7 @@ impl Run<'_> {
     }
 
     /// The devices of another store, if the seed starts on such: in a state that a crash left, after enough
-    /// openings to put its epochs ahead of a new store's.
+    /// opens to put its epochs ahead of a new store's.
     fn stranger(&mut self, rng: &mut SmallRng) -> Result<Option<(Moment, Outcome)>, String> {
         if !rng.random_bool(self.plan.share("past", 0.06)) {
             return Ok(None);

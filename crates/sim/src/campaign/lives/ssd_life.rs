@@ -178,6 +178,7 @@ impl World {
             self.reported.may_grow = true;
             self.all_may_be_lost();
             self.states.add(State::SsdLossAccepted);
+            // An open that gives the SSD up can be repeated, wherever the one before was dropped.
             for _ in 0..self.rng.random_range(0..3) {
                 let polls = self.rng.random_range(1..30);
                 drop(up_to(polls, self.builder().open()).await);

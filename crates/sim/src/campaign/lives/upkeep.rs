@@ -293,6 +293,7 @@ impl Sample {
             Outcome::Killed(seed) => self.new.after_kill(seed ^ 0x99, &power),
             Outcome::Cut(seed) | Outcome::Landed(seed) => self.new.after_power_cut(seed ^ 0x99, &power),
         };
+        // Each attempt gets copies, because an open writes to its devices.
         let open = async |plan: &Plan, ssd: &SimDevice| {
             let (hdd, ssd, ring) = (hdd.fork(1, &power), ssd.fork(2, &power), ring.fork(3, &power));
             let disks = Disks { hdd, ssd, ring, power: power.clone() };

@@ -146,6 +146,7 @@ async fn to_a_moment(
     if end > latest || until == Until::End && end != latest {
         return Err(format!("{until:?}: it was restored to {end}"));
     }
+    // The restoration must have made the store: an open that makes a new one would hide that it had not.
     let never = builder().create(pagetier::options::Create::Never);
     let db = LoggedStore::open(never, log, Terms::of(plan).options()).await;
     let db = db.map_err(|error| format!("{until:?}: does not open: {}", causes(&error)))?;
@@ -190,6 +191,7 @@ async fn with_later_log(plan: &Plan, builder: Builder, now: &Moment) -> Result<O
             Ok(Some("opens with a later log, with everything since"))
         }
         Err(_) => {
+            // An open that is refused leaves in the background, and holds its locks until then.
             tokio::time::sleep(open::LEAVES).await;
             Ok(None)
         }

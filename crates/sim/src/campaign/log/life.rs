@@ -90,6 +90,7 @@ async fn work(
     if watch.power.is_cut() {
         return Err("does not come to rest".to_owned());
     }
+    // Another task closes the store, so its pages cannot be looked at.
     if amid {
         return Ok(());
     }

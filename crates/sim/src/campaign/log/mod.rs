@@ -6,7 +6,7 @@
 //! | `model` | what the engine was told, and what an open must show |
 //! | `terms`, `disk`, `media` | how the log is kept, and on what: a device, or files |
 //! | `watch` | the devices, and moments of them |
-//! | `open` | openings, and the check of everything that a store shows |
+//! | `open` | opens, and the check of everything that a store shows |
 //! | `work`, `life` | the operations of an engine, and its lives |
 //! | `backup` | backups and restorations |
 //! | `twist` | wrong, older, damaged logs; a lost SSD |

@@ -373,6 +373,7 @@ impl Model {
         if self.allowed(versions, end).iter().any(is) {
             return Ok(());
         }
+        // It shows none of the allowed versions: which one it shows instead says what went wrong.
         let nth = versions.iter().rposition(|version| is(&Some(version)));
         let Some(nth) = nth else {
             return Err(match found {

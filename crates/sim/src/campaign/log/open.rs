@@ -116,6 +116,7 @@ pub(super) async fn check(
         model.judge(page, &found, end, newer)?;
         seen.found.insert(page, found);
     }
+    // A log that has lost its end says nothing about the commits there.
     if !newer && !model.uncertain {
         let commits: Vec<u64> = db.recovered().commits.keys().map(|lsn| lsn.0).collect();
         let expected = model.to_repeat(end);

@@ -212,6 +212,7 @@ impl Worker {
         };
         let (from, to) = (self.rng.random_range(0..len), self.rng.random_range(0..len));
         let some = self.rng.random_range(1..=(len - from.max(to)).min(400));
+        // A number that grows goes into the contents: the model tells versions apart by them.
         match self.rng.random_range(0..8) {
             0..3 => {
                 let mut bytes = vec![0; len];
@@ -287,6 +288,7 @@ impl Worker {
         lsn: Lsn,
     ) -> Result<Lsn, String> {
         let mut tx = MiniTx::new(Some(db.wal()));
+        // The number of a freed page cannot be used again before its guard is dropped.
         let kept: Vec<_> = kept.into_iter().filter(|page| !freed.contains(&page.id())).collect();
         let count = kept.into_iter().map(|page| tx.add(page)).count();
         (0..count).for_each(|at| self.alter(&mut tx, at));
@@ -705,7 +707,7 @@ impl Worker {
         Ok(())
     }
 
-    /// A flush of the SSD fails; the SSD is taken back into use.
+    /// A flush of the SSD fails; the SSD is readmitted.
     async fn readmit(&mut self) -> Outcome {
         if self.plan.slots == 0 {
             return Ok(());

@@ -130,7 +130,7 @@ impl Worker {
         self.create_page(page).await
     }
 
-    /// Creates a page with a number that cannot fit. The error must be typed, and take no room.
+    /// Creates a page with a number that cannot fit. The error must be typed, and take no disk space.
     pub(super) async fn create_far(&mut self) -> Outcome {
         let Some(space) = self.any_space() else { return Ok(()) };
         // Beyond any gap that is allowed, beyond the HDD, or beyond all numbers.
@@ -140,7 +140,7 @@ impl Worker {
             if model.doing.allocate > 0 || model.doing.by_number > 0 || model.doing.far {
                 return Ok(());
             }
-            // Nothing else may take room meanwhile.
+            // Nothing else may take disk space meanwhile.
             model.doing.by_number += 1;
             model.doing.far = true;
         }
@@ -206,6 +206,7 @@ impl Worker {
 
     /// Every change before the position that the store returns must be durable.
     pub(super) async fn redo_from(&mut self) -> Outcome {
+        // What is written during the call has a later position, so the promise does not cover it.
         let (before, end) = {
             let model = self.model.lock();
             (model.clone(), Lsn(u64::from(model.last_version) + 1))

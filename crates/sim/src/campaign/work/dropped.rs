@@ -22,6 +22,7 @@ impl Worker {
         }
         match self.rng.random_range(0..16) {
             0..5 => {
+                // A `sync` promises what was written before its call, not before its end.
                 let promise = self.model.lock().promise(u32::MAX);
                 let done = up_to(polls, store.sync()).await;
                 done.map_or(Ok(()), |done| self.durable("sync", promise, done))
@@ -44,6 +45,7 @@ impl Worker {
                 let mode = [SsdMode::WriteThrough, SsdMode::ReadOnly, SsdMode::WriteBack]
                     [self.rng.random_range(0..3)];
                 drop(up_to(polls, store.ssd().set_mode(mode)).await);
+                // Whether the dropped change took effect is unknown, so a whole one follows.
                 self.mode(SsdMode::WriteBack).await
             }
             11 => {

@@ -69,7 +69,7 @@ impl Worker {
             4 => Request::Scrub { pages_per_second: 0.0, heal: true },
             _ => Request::Shrink { space: None, all: true },
         };
-        // A shrink would go on, and give back room while others look at it.
+        // A shrink would go on, and give back disk space while others look at it.
         let dropped = self.rng.random_bool(0.2) && !matches!(request, Request::Shrink { .. });
         let polls = if dropped { self.rng.random_range(1..40) } else { u32::MAX };
         self.model.lock().doing.shrink += 1;

@@ -228,6 +228,7 @@ impl Worker {
                 if !held.was_free {
                     self.judge("get_mut", Some(page), &error)?;
                 }
+                // An allocation in progress may be about to use this number.
                 if self.frees && self.model.lock().doing.allocate > 0 {
                     return Ok(());
                 }
@@ -343,7 +344,7 @@ impl Worker {
     }
 
     /// Checks the result of a drop, or that it was cancelled (`None`). A drop that did not succeed has left
-    /// the space unchanged, or removed it. In the latter case a second call frees its room.
+    /// the space unchanged, or removed it. In the latter case a second call frees its disk space.
     pub(super) async fn drop_ended(&mut self, space: u32, done: Option<Result<(), Error>>) -> Outcome {
         match &done {
             Some(Ok(())) => {

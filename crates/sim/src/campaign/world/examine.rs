@@ -76,6 +76,7 @@ pub(crate) async fn check(
             Ok(found) if p.may_be(*found) || lenient.stale => {
                 versions.insert(page, *found);
                 checked.states.add_if(found.unwrap_or(0) < p.published, State::FoundOlder);
+                // What a kill left readable a power cut may still take: then older versions stay allowed.
                 p.was_found(*found, !lenient.volatile);
                 continue;
             }
@@ -84,6 +85,7 @@ pub(crate) async fn check(
         }
         let (wrong, allowed) = (wrong(page, &found), p.allowed());
         let reported = loss.as_ref().is_some_and(|loss| loss.contains(page));
+        // The list of a loss excuses what the pages on it read as, and no other page.
         if !reported || !model.lost(page, found.ok().map(|found| found.unwrap_or(0)), false) {
             return Err(format!("{wrong}, allowed is {allowed}, reported lost: {reported}"));
         }

@@ -1,5 +1,5 @@
 //! The devices that a store under observation gets: they report each operation to the [`Probe`], and check
-//! the rules of openings.
+//! the rules of opens.
 
 use super::disks::SharedDisks;
 use super::moment::SUPERBLOCKS;
@@ -49,7 +49,7 @@ impl Watched {
         }
     }
 
-    /// Checks the rules of openings: a dropped store starts no operation; no store starts one before its
+    /// Checks the rules of opens: a dropped store starts no operation; no store starts one before its
     /// predecessor's have ended; none writes a change that its log does not hold durably.
     fn check(&self, what: &str, offset: u64, bufs: &IoBufs) {
         let name = self.name();

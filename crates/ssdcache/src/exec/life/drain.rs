@@ -161,7 +161,7 @@ impl Core {
             }
             if left.is_empty() {
                 // Images in the ring need only an HDD flush, too. If nothing was copied, none has followed:
-                // the log would be kept for them, and writers that wait for its room bring none about.
+                // the log would be kept for them, and writers that wait for its space bring none about.
                 let ringed = self.state.lock().home.oldest_lsn();
                 let due = ringed.is_some_and(|lsn| up_to.is_none_or(|up_to| lsn <= up_to));
                 if due && let Err(source) = self.flush_hdd().await {

@@ -1,4 +1,4 @@
-//! Takes the SSD back into use after a failure: its contents count only as far as they were verified (I31).
+//! Readmits the SSD after a failure: its contents count only as far as they were verified (I31).
 //!
 //! (1) Quiet: no slot is being written, and none will be before the end, since the SSD still counts as
 //! failed. (2) Every copy is read beside the store's work; unverified versions are written again, the same
@@ -150,7 +150,7 @@ enum CopyState {
 }
 
 impl SsdTier {
-    /// Takes the SSD back into use after a failure, as `by` decides; does nothing if it has not failed.
+    /// Readmits the SSD after a failure, as `by` decides; does nothing if it has not failed.
     /// Reads every copy on it, beside other work. The caller calls [`SsdTier::reported`] afterwards. Must
     /// be driven to completion, or be the last call: if it is dropped, the SSD stays degraded, but a write
     /// of a copy may still be under way.

@@ -1,4 +1,4 @@
-//! The slots of an SSD that is taken back after a failure (I31).
+//! The slots of an SSD that is readmitted after a failure (I31).
 //!
 //! After a failed flush nothing that was written since the last good one need be durable, however it reads.
 //! So a version written since then is unverified until it was written again and flushed, and the version

@@ -245,7 +245,7 @@ impl SlotTable {
             }
             waits
         });
-        // A burst between two flushes must not keep its room for ever.
+        // A burst between two flushes must not keep its space for ever.
         if self.flushes.capacity() / 8 > self.flushes.len().max(64) {
             self.flushes.shrink_to_fit();
         }
