@@ -13,8 +13,8 @@ use std::io::{self, IoSlice};
 
 /// What a device takes as a whole.
 pub(crate) const BLOCK: usize = 4096;
-/// The largest buffer that is kept for the next record, in bytes.
-const KEPT_MAX: usize = 256 << 10;
+/// The bytes that are copied and written at once.
+const PIECE: usize = 256 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Appending {
@@ -62,11 +62,7 @@ impl Appending {
             let _ = self.file.allocate(room);
         }
         if let Some(blocks) = &mut self.blocks {
-            let used = blocks.used + bytes.len();
-            let filled = blocks.fill(bytes);
-            blocks.write(&*self.file, self.end / BLOCK as u64 * BLOCK as u64, filled)?;
-            // Not before the write has succeeded: the next one must have the same beginning.
-            blocks.keep_last(used);
+            blocks.append(&*self.file, self.end, bytes)?;
         } else {
             self.file.write_at(self.end, bytes)?;
             self.file.sync_data()?;
@@ -82,6 +78,48 @@ impl Appending {
 }
 
 impl Blocks {
+    /// Appends at `end` and makes durable. After an error the next call begins as this one did.
+    fn append(&mut self, file: &dyn DirFile, end: u64, bytes: &[u8]) -> io::Result<()> {
+        let used = self.used;
+        if used + bytes.len() <= PIECE {
+            return self.append_piece(file, end, bytes, ReadWriteFlags::DSYNC);
+        }
+        // In pieces: a copy of a whole batch would take its memory once more. None but the last call waits
+        // for the device's flush, which covers all of them.
+        let begins = self.buf.as_slice()[..used].to_vec();
+        let (mut at, mut rest) = (end, bytes);
+        let mut written = Ok(());
+        while written.is_ok() && !rest.is_empty() {
+            let (piece, later) = rest.split_at(rest.len().min(PIECE - self.used));
+            written = self.append_piece(file, at, piece, ReadWriteFlags::empty());
+            (at, rest) = (at + piece.len() as u64, later);
+        }
+        let durable = written.and_then(|()| file.sync_data());
+        if durable.is_err() {
+            self.buf.as_mut_slice()[..used].copy_from_slice(&begins);
+            self.used = used;
+        }
+        durable
+    }
+
+    /// Appends what fits into the buffer; `flags` say whether that is durable afterwards.
+    fn append_piece(
+        &mut self,
+        file: &dyn DirFile,
+        at: u64,
+        piece: &[u8],
+        flags: ReadWriteFlags,
+    ) -> io::Result<()> {
+        let used = self.used + piece.len();
+        let filled = self.fill(piece);
+        self.write(file, at / BLOCK as u64 * BLOCK as u64, filled, flags)?;
+        // Not before the write has succeeded: the next one must have the same beginning.
+        let last = used / BLOCK * BLOCK..used;
+        self.used = last.len();
+        self.buf.as_mut_slice().copy_within(last, 0);
+        Ok(())
+    }
+
     /// Puts `bytes` behind what the last block has, and zeroes behind them. Returns the length of the blocks.
     fn fill(&mut self, bytes: &[u8]) -> usize {
         let used = self.used + bytes.len();
@@ -97,26 +135,13 @@ impl Blocks {
         filled
     }
 
-    /// Keeps what the last block of `used` bytes has, but no memory for an unusually large record.
-    fn keep_last(&mut self, used: usize) {
-        let last = used / BLOCK * BLOCK..used;
-        self.used = last.len();
-        if self.buf.len() > KEPT_MAX {
-            let mut small = IoBuf::zeroed(BLOCK);
-            small.as_mut_slice()[..last.len()].copy_from_slice(&self.buf.as_slice()[last]);
-            self.buf = small;
-        } else {
-            self.buf.as_mut_slice().copy_within(last, 0);
-        }
-    }
-
-    /// Writes the first `filled` bytes durably.
-    fn write(&mut self, file: &dyn DirFile, at: u64, filled: usize) -> io::Result<()> {
+    /// Writes the first `filled` bytes.
+    fn write(&mut self, file: &dyn DirFile, at: u64, filled: usize, flags: ReadWriteFlags) -> io::Result<()> {
         let blocks = &self.buf.as_slice()[..filled];
         if let Some(real) = file.as_file().filter(|_| self.is_direct) {
             let end = at + blocks.len() as u64;
             check_file_bytes(end).map_err(io::Error::other)?;
-            let direct = || pwritev2(real, &[IoSlice::new(blocks)], at, ReadWriteFlags::DSYNC);
+            let direct = || pwritev2(real, &[IoSlice::new(blocks)], at, flags);
             match (end <= self.len).then(direct) {
                 Some(Ok(written)) if written == blocks.len() => return Ok(()),
                 // If the file grows, only a part was written, or the file system or the kernel does not
@@ -129,6 +154,6 @@ impl Blocks {
             }
         }
         file.write_at(at, blocks)?;
-        file.sync_data()
+        if flags.is_empty() { Ok(()) } else { file.sync_data() }
     }
 }

@@ -294,7 +294,7 @@ fn a_spare_that_could_not_be_made_is_made_later() {
     }
 }
 
-/// The buffer of the last block is used again, and given back after a record that is larger than most.
+/// The buffer of the last block is used again; a long batch goes in pieces.
 #[test]
 fn behind_the_records_of_a_segment_over_another_there_are_zeroes_to_the_end_of_the_block() {
     let (files, dir) = (blank(&SimPower::new()), pagetier_testing::scratch());
@@ -305,8 +305,9 @@ fn behind_the_records_of_a_segment_over_another_there_are_zeroes_to_the_end_of_t
         log.remove(64).unwrap();
         let mut all = b"begins".to_vec();
         log.create(2 << 20, &all).unwrap();
-        for (n, len) in
-            [10, 9_000, 4096, 30, 100_000, 1, 300_000, 50, 8_190, 2, 70_000].into_iter().enumerate()
+        for (n, len) in [10, 9_000, 4096, 30, 100_000, 1, 300_000, 50, 8_190, 2, 70_000, 900_000, 7]
+            .into_iter()
+            .enumerate()
         {
             let record = vec![n as u8 + 1; len];
             log.append(&record).unwrap();
