@@ -168,8 +168,7 @@ impl Traced {
     }
 }
 
-/// Where a process has the marks, and the part of the program that is its code, with the offset of that part in
-/// the file.
+/// Where a process has the marks, and the program's code, with the offset of the code in the file.
 #[derive(Debug)]
 struct Place {
     marks: u64,

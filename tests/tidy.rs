@@ -60,7 +60,6 @@ const UNSAFE: [&str; 28] = [
     "crates/devio/src/kernel/uring/core.rs",
     "crates/devio/src/kernel/uring/ring.rs",
     "crates/devio/tests/conformance.rs",
-    "crates/devio/tests/open.rs",
     "crates/devio/tests/reactor.rs",
     "crates/rbd/src/connection.rs",
     "crates/rbd/src/image.rs",
