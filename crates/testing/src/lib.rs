@@ -27,7 +27,7 @@ mod skip;
 
 pub use emulated::{DeviceModel, EmulatedClock, EmulatedDevice, VirtualClock};
 #[doc(hidden)]
-pub use fail_call::fail_call;
+pub use fail_call::{fail_call, fail_call_from};
 #[doc(hidden)]
 pub use manifest::newest_area;
 #[doc(hidden)]

@@ -299,12 +299,12 @@ fn a_spare_that_could_not_be_made_is_made_later() {
 fn behind_the_records_of_a_segment_over_another_there_are_zeroes_to_the_end_of_the_block() {
     let (files, dir) = (blank(&SimPower::new()), pagetier_testing::scratch());
     for mut log in [media(&files), FileMedia::open(dir.path()).unwrap()] {
-        log.reserve(SEGMENT as u64).unwrap();
-        log.create(64, &vec![255; 2 * SEGMENT]).unwrap();
-        log.create(1 << 20, b"next").unwrap();
+        log.reserve(700 << 10).unwrap();
+        log.create(64, &vec![255; 2 << 20]).unwrap();
+        log.create(4 << 20, b"next").unwrap();
         log.remove(64).unwrap();
         let mut all = b"begins".to_vec();
-        log.create(2 << 20, &all).unwrap();
+        log.create(8 << 20, &all).unwrap();
         for (n, len) in [10, 9_000, 4096, 30, 100_000, 1, 300_000, 50, 8_190, 2, 70_000, 900_000, 7]
             .into_iter()
             .enumerate()
@@ -312,7 +312,7 @@ fn behind_the_records_of_a_segment_over_another_there_are_zeroes_to_the_end_of_t
             let record = vec![n as u8 + 1; len];
             log.append(&record).unwrap();
             all.extend(&record);
-            let read = log.read(2 << 20).unwrap();
+            let read = log.read(8 << 20).unwrap();
             let (head, block_end) = (32, (32 + all.len()).next_multiple_of(4096));
             assert!(read.starts_with(&all), "record {n}");
             assert!(read[all.len()..block_end - head].iter().all(|byte| *byte == 0), "behind record {n}");
