@@ -4,7 +4,7 @@ use pagetier_testing::{fail_call_from, skipped};
 use pagetier_wal::{FileMedia, Media};
 use std::{io, thread};
 
-/// Appends where the system answers direct writes beyond `from` with `errno`; 0: none of the bytes was written.
+/// Appends where the system answers direct writes from `from` on with `errno`; 0: no byte was written.
 fn appended(mut media: FileMedia, record: Vec<u8>, errno: i32, from: u32) -> (FileMedia, io::Result<()>) {
     let appending = thread::spawn(move || {
         fail_call_from(libc::SYS_pwritev2, errno, 3, from);
