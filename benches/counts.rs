@@ -21,7 +21,7 @@
 
 mod common;
 
-use common::{Length, Workers, runtime};
+use common::{Length, Workers, has_valgrind, runtime};
 use pagetier::what_if::WhatIfOptions;
 use pagetier::{MemoryManifest, PageId, PageStore, SpaceId, device::MemoryDevice};
 use pagetier_kv::Kv;
@@ -79,7 +79,7 @@ fn main() {
         perform(case, operations.parse().expect("a number"));
         return;
     }
-    let valgrind = Command::new("valgrind").arg("--version").output().is_ok_and(|out| out.status.success());
+    let valgrind = has_valgrind();
     let counted = valgrind && cfg!(rustix_use_libc);
     if !valgrind {
         println!("valgrind is not installed, so no instructions are counted");

@@ -16,7 +16,7 @@
 
 mod common;
 
-use common::{Length, Workers, runtime};
+use common::{Length, Workers, has_valgrind, runtime};
 use pagetier::{MemoryManifest, PageId, PageSize, PageStore, SpaceId, device::MemoryDevice};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hint::black_box;
@@ -48,8 +48,7 @@ fn main() {
         perform(case, operations.parse().expect("a number"));
         return;
     }
-    let found = Command::new("valgrind").arg("--version").output().is_ok_and(|out| out.status.success());
-    if !found || !cfg!(rustix_use_libc) {
+    if !has_valgrind() || !cfg!(rustix_use_libc) {
         println!("needs valgrind, and RUSTFLAGS=\"--cfg rustix_use_libc\"");
         return;
     }

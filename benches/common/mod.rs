@@ -72,6 +72,12 @@ pub(crate) fn runtime(workers: Workers) -> Runtime {
     builder.enable_all().build().expect("a runtime")
 }
 
+/// Whether valgrind is installed.
+pub(crate) fn has_valgrind() -> bool {
+    let version = std::process::Command::new("valgrind").arg("--version").output();
+    version.is_ok_and(|out| out.status.success())
+}
+
 /// The median of `values`; NaN if there are none.
 pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();

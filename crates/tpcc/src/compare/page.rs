@@ -38,6 +38,7 @@ pub(crate) fn page(results: &Results, setting: &Setting) -> Result<String, Error
             zones => zones(&view),
             invocations => Serde(&results.invocations),
             setting => Serde(setting),
+            overview => setting.is_overview(),
             steady => MEANING,
             builds => Serde(builds),
             others => results.entries.iter().filter(|entry| entry.setting != *setting).count(),
@@ -174,6 +175,16 @@ mod tests {
         ] {
             assert!(page.contains(shown), "{shown}");
         }
+    }
+
+    #[test]
+    fn a_quick_comparison_says_how_far_it_may_be_off() {
+        let setting = full().1;
+        let said = |windows_measured| {
+            let setting = Setting { windows_measured, ..setting.clone() };
+            page(&Results::default(), &setting).unwrap().contains("may be a fifth off")
+        };
+        assert!(said(3) && !said(8));
     }
 
     #[test]

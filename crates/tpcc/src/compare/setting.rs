@@ -13,6 +13,8 @@ use std::num::NonZeroUsize;
 /// New-Orders per window and warehouse.
 const WINDOW: u64 = 250;
 const QUICK_WINDOW: u64 = 300;
+/// The measured windows of a whole run.
+const MEASURED: usize = 8;
 
 impl CompareArgs {
     /// Warehouses of every database. All have the same number; the SSD's size follows the ratio.
@@ -34,7 +36,7 @@ impl CompareArgs {
     pub(crate) fn setting(&self, base: &Cli) -> Setting {
         let warehouses = self.warehouses(base);
         let (per_warehouse, windows_max, windows_measured) =
-            if self.quick { (QUICK_WINDOW, 40, 3) } else { (WINDOW, 60, 8) };
+            if self.quick { (QUICK_WINDOW, 40, 3) } else { (WINDOW, 60, MEASURED) };
         let windows_max = self.windows.map_or(windows_max, usize::from);
         Setting {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -49,6 +51,13 @@ impl CompareArgs {
             windows_max,
             windows_measured,
         }
+    }
+}
+
+impl Setting {
+    /// Whether `--quick` measured it.
+    pub(super) fn is_overview(&self) -> bool {
+        self.windows_measured < MEASURED
     }
 }
 

@@ -294,6 +294,42 @@ fn a_spare_that_could_not_be_made_is_made_later() {
     }
 }
 
+/// Schedules: each call of a long append over another segment fails, or only a part of it has an effect, and
+/// the power is cut. What was appended is there; of what was not, nothing precedes what is appended again.
+#[test]
+fn a_long_batch_over_another_segment_is_durable_once_it_is_appended() {
+    for n in 0.. {
+        let files = blank(&SimPower::new());
+        let mut log = media(&files);
+        log.own().unwrap();
+        log.reserve(700 << 10).unwrap();
+        log.create(64, &vec![255; 2 << 20]).unwrap();
+        log.create(4 << 20, b"next").unwrap();
+        log.remove(64).unwrap();
+        log.create(8 << 20, b"begins").unwrap();
+        let before = files.calls();
+        files.fail(n, FileFault::Torn);
+        let appended = log.append(&vec![7; 600_000]);
+        let calls = files.calls() - before;
+        files.clear_faults();
+        let mut all = b"begins".to_vec();
+        if appended.is_ok() {
+            all.extend(vec![7; 600_000]);
+        } else {
+            log.append(&[8; 5_000]).unwrap();
+            all.extend([8; 5_000]);
+        }
+        for seed in 0..8 {
+            let mut next = media(&files.after_power_cut(seed, &SimPower::new()));
+            assert!(next.read(8 << 20).unwrap().starts_with(&all), "call {n}, seed {seed}");
+        }
+        if appended.is_ok() {
+            assert!(n == calls && n == 4, "three pieces and a sync: {n}, {calls}");
+            return;
+        }
+    }
+}
+
 /// The buffer of the last block is used again; a long batch goes in pieces.
 #[test]
 fn behind_the_records_of_a_segment_over_another_there_are_zeroes_to_the_end_of_the_block() {
