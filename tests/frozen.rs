@@ -1,9 +1,10 @@
 //! Later versions must read the stores, backups and hot sets of every frozen version of the formats.
 //!
 //! `tests/fixtures/v1` holds directories as version 1 wrote them, packed by [`pack`]; those of the present
-//! formats have a log, too, and are in `crates/wal/tests/fixtures/v3`. To write the fixtures of a further
-//! version, set `PAGETIER_WRITE_FIXTURES` to a new folder beside it and run `cargo test --test all --
-//! --ignored frozen::writes_the_fixtures`. Existing fixtures are never overwritten.
+//! formats have a log, too, and are in `crates/wal/tests/fixtures/v3`. `tests/fixtures/manifest-8` has stores
+//! of which a space was shrunk. To write the fixtures of a further version, set `PAGETIER_WRITE_FIXTURES` to
+//! a new folder beside it and run `cargo test --test all -- --ignored frozen::writes_the_fixtures`. Existing
+//! fixtures are never overwritten.
 
 use crate::fixture::PAGE;
 use crate::packed::{pack, unpack};
@@ -190,15 +191,32 @@ fn mark_blocks(bytes: &mut [u8], end: usize) {
     }
 }
 
-/// Marks the contents of both areas of a manifest, whose tails are empty after a close.
-fn mark_contents(areas: &mut [u8]) {
-    for area in areas.chunks_mut(areas.len() / 2).filter(|area| area[0] == b'{') {
+/// Where the areas of a manifest begin in its file.
+const AREAS_AT: usize = 64 << 10;
+
+/// The contents of both areas of a manifest that has them.
+fn contents(areas: &mut [u8]) -> impl Iterator<Item = (String, &mut [u8])> {
+    areas.chunks_mut(areas.len() / 2).filter(|area| area[0] == b'{').map(|area| {
         let end = area.iter().position(|byte| *byte == b'\n').unwrap();
-        let line = std::str::from_utf8(&area[..end]).unwrap();
-        let line = line.replacen("\"format\":5,", &format!("\"format\":{LATER},"), 1);
+        (String::from_utf8(area[..end].to_vec()).unwrap(), area)
+    })
+}
+
+/// Marks the contents of both areas of a manifest, whose tails are empty after a close.
+fn mark_contents(areas: &mut [u8], written: u32, later: u32) {
+    for (line, area) in contents(areas) {
+        let line = line.replacen(&format!("\"format\":{written},"), &format!("\"format\":{later},"), 1);
         let sealed = format!("{line}\ncrc32c {:08x}\n", crc32c::crc32c(line.as_bytes()));
         area[..sealed.len()].copy_from_slice(sealed.as_bytes());
     }
+}
+
+/// The format of a manifest that was closed: that of its newest area.
+fn format_of(dir: &Path) -> u64 {
+    let mut file = std::fs::read(dir.join("manifest.json")).unwrap();
+    let parsed = contents(&mut file[AREAS_AT..]).map(|(line, _)| serde_json::from_str(&line).unwrap());
+    let newest = parsed.max_by_key(|contents: &serde_json::Value| contents["generation"].as_u64());
+    newest.unwrap()["format"].as_u64().unwrap()
 }
 
 /// Each part of a store that has a format of its own: what refusals call it, its file, and how to mark it as
@@ -208,7 +226,7 @@ const PARTS: [Part; 4] = [
     ("hdd.vol", "hdd.vol", |file| mark_blocks(&mut file[..2 * 4096], 4096)),
     ("ssd.cache", "ssd.cache", |file| mark_blocks(&mut file[..2 * 4096], 4096)),
     ("the manifest's areas", "manifest.json", |file| mark_blocks(&mut file[4096..5 * 4096], 512)),
-    ("the manifest", "manifest.json", |file| mark_contents(&mut file[64 << 10..])),
+    ("the manifest", "manifest.json", |file| mark_contents(&mut file[AREAS_AT..], 5, LATER)),
 ];
 
 /// The files of a directory, but for the lock.
@@ -285,4 +303,111 @@ async fn a_backup_of_a_later_version_is_refused_by_its_number_and_stays_as_it_is
     }
     // A backup of before is whole.
     assert_eq!(builder(&at, "cac").restore(&from, Some(1), |_| ()).await.unwrap().files, 1);
+}
+
+/// A space that was shrunk, then got another page beyond its end: of its first pages every tenth has
+/// contents, and so has this one.
+const SHRUNK: &str = "manifest-8";
+const KEPT: u32 = 70;
+const REUSED: u32 = 75;
+/// The pages that it had before.
+const HAD: u32 = 200;
+
+async fn shrink(store: &PageStore) {
+    let space = store.spaces().create("shrunk").await.unwrap();
+    for _ in 0..HAD {
+        drop(store.allocate(space).await.unwrap());
+    }
+    for no in (0..HAD).step_by(10) {
+        write(store, space, no, 1).await;
+    }
+    store.sync().await.unwrap();
+    store.free((space, KEPT..u32::MAX)).await.unwrap();
+    store.spaces().shrink(space).await.unwrap();
+    store.overwrite(PageId::new(space, REUSED)).await.unwrap();
+    write(store, space, REUSED, 2).await;
+    store.sync().await.unwrap();
+}
+
+/// Checks a store that [`shrink`] has filled, and that may have got blank pages beyond the end since.
+async fn expect_shrunk(store: &PageStore, pages: u32, blank: &[u32], what: &str) {
+    let space = store.spaces().find("shrunk").unwrap();
+    assert_eq!(store.spaces().pages(space).unwrap(), pages, "{what}");
+    for no in 0..HAD {
+        let expected = match no {
+            REUSED => Some([no, 2]),
+            0..KEPT if no.is_multiple_of(10) => Some([no, 1]),
+            _ if no < KEPT || blank.contains(&no) => Some([0, 0]),
+            _ => None,
+        };
+        let found = match store.get(PageId::new(space, no)).await {
+            Ok(page) => Some([0, 4].map(|at| u32::from_le_bytes(page[at..at + 4].try_into().unwrap()))),
+            Err(pagetier::Error::NoSuchPage { .. }) => None,
+            Err(error) => panic!("{what}: {error}"),
+        };
+        assert_eq!(found, expected, "{what}: page {no}");
+    }
+    assert_eq!(store.validate(), Ok(()), "{what}");
+}
+
+#[tokio::test]
+#[ignore = "writes fixtures of a new version of the formats"]
+async fn writes_the_fixtures_of_a_space_that_was_shrunk() {
+    std::fs::create_dir(fixtures(SHRUNK)).expect("fixtures that exist stay as they are");
+    let dir = scratch();
+    for name in ["closed", "crashed"] {
+        let at = dir.path().join(name);
+        let store = builder(&at, "cac").open().await.unwrap();
+        shrink(&store).await;
+        if name == "closed" {
+            store.close().await.unwrap();
+        } else {
+            let left = store.wait_closed();
+            drop(store);
+            left.await;
+        }
+        std::fs::write(fixtures(SHRUNK).join(format!("{name}.packed")), pack(&at)).unwrap();
+    }
+}
+
+/// The manifest has the newest format only while a space has free pages beyond its end.
+#[tokio::test]
+async fn stores_with_a_space_that_was_shrunk_open_and_grow_again() {
+    for name in ["closed", "crashed"] {
+        let dir = scratch();
+        let at = dir.path().join("store");
+        unpack(&std::fs::read(fixtures(SHRUNK).join(format!("{name}.packed"))).unwrap(), &at);
+        let reader = builder(&at, "cac").open_read_only().await.unwrap();
+        expect_shrunk(&reader, REUSED + 1, &[], name).await;
+        reader.close().await.unwrap();
+        for _ in 0..2 {
+            let store = builder(&at, "cac").open().await.unwrap();
+            expect_shrunk(&store, REUSED + 1, &[], name).await;
+            store.close().await.unwrap();
+            assert_eq!(format_of(&at), 8, "{name}");
+        }
+        // Of the version after this one it is refused, by both numbers.
+        let before = std::fs::read(at.join("manifest.json")).unwrap();
+        let mut bytes = before.clone();
+        mark_contents(&mut bytes[AREAS_AT..], 8, 9);
+        std::fs::write(at.join("manifest.json"), bytes).unwrap();
+        let marked = files(&at);
+        for opened in [builder(&at, "cac").open().await, builder(&at, "cac").open_read_only().await] {
+            let said = opened.expect_err(name).to_string();
+            let expected = "the manifest: it has format 9, this version reads 2 to 6 and 8";
+            assert!(said.contains(expected) && files(&at) == marked, "{name}: {said}");
+        }
+        std::fs::write(at.join("manifest.json"), before).unwrap();
+        // One number has a home that its space kept; the other, the last that is listed, has none.
+        let numbers = [100, HAD.next_multiple_of(64) - 1];
+        for (nth, no) in numbers.into_iter().enumerate() {
+            let store = builder(&at, "cac").open().await.unwrap();
+            let space = store.spaces().find("shrunk").unwrap();
+            assert!(store.overwrite(PageId::new(space, no)).await.unwrap().iter().all(|byte| *byte == 0));
+            store.sync().await.unwrap();
+            expect_shrunk(&store, no + 1, &numbers[..=nth], name).await;
+            store.close().await.unwrap();
+            assert_eq!(format_of(&at), if no == 100 { 8 } else { 5 }, "{name}");
+        }
+    }
 }

@@ -4,7 +4,10 @@
 use crate::fixture::{Fixture, PAGE, fill, polled, read};
 use crate::growth::append;
 use crate::reserve::small;
-use pagetier::{Builder, Error, PageId, PageStore, SpaceId, device::DeviceErrorKind, errors::Advice};
+use pagetier::{
+    Builder, Error, PageId, PageStore, SpaceId, backup::BackupOptions, device::DeviceErrorKind,
+    errors::Advice,
+};
 use pagetier_devio::{Device, IoOp};
 use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower};
 use std::sync::Arc;
@@ -348,4 +351,36 @@ async fn numbers_that_a_gap_skipped_can_be_freed_and_their_room_given_back() {
         assert_eq!(read(&store, space, no).await.unwrap(), 1);
     }
     assert_eq!(store.spaces().list()[0].free, 630);
+}
+
+/// Redo makes pages anew that were freed, and whose space was shrunk: after a crash, and in a store that a
+/// backup restores, their numbers are near, and each takes the disk space of its own extent alone.
+#[tokio::test]
+async fn free_numbers_beyond_the_end_of_a_space_are_near() {
+    let fixture = Fixture::with_latency(Duration::ZERO, Duration::ZERO);
+    let store = any_gap(&fixture).open().await.unwrap();
+    let space = store.spaces().create("t").await.unwrap();
+    let far = PageId::new(space, 20 * EXTENT + 7);
+    append(&store, space).await.unwrap();
+    fill(&mut store.overwrite(far).await.unwrap(), far.no, 1);
+    store.free((space, 1..u32::MAX)).await.unwrap();
+    store.spaces().shrink(space).await.unwrap();
+    let folder = pagetier_testing::scratch();
+    let chain = folder.path().join("chain");
+    store.backup(&chain, BackupOptions::new()).await.unwrap();
+    let restored = || PageStore::builder().directory(folder.path().join("restored")).ssd_bytes(0);
+    restored().pool_bytes(3 << 20).restore(&chain, None, |_| ()).await.unwrap();
+    let crashed = fixture.after_power_cut(1);
+    let builders: [&dyn Fn() -> Builder; 2] = [&|| crashed.builder(), &|| restored().pool_bytes(3 << 20)];
+    for builder in builders {
+        let store = builder().page_gap_max(0).open().await.unwrap();
+        assert_eq!(store.spaces().pages(space).unwrap(), 1);
+        assert!(store.overwrite(far).await.unwrap().iter().all(|byte| *byte == 0));
+        assert_eq!(store.spaces().pages(space).unwrap(), far.no + 1);
+        assert_eq!(read(&store, space, 0).await.unwrap(), 1);
+        assert_eq!(store.validate(), Ok(()));
+        store.close().await.unwrap();
+        let space = builder().inspect().await.unwrap().manifest.spaces.remove(0);
+        assert_eq!((space.pages, space.room), (far.no + 1, 2 * u64::from(EXTENT)));
+    }
 }

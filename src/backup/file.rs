@@ -95,6 +95,12 @@ impl Tail {
         counted && !self.free.iter().any(is_free)
     }
 
+    /// The number after the last page of `space` that is listed as free: it may lie beyond the space's end.
+    pub(super) fn free_end(&self, space: u32) -> u32 {
+        let of_space = self.free.iter().filter(|(of, ..)| *of == space);
+        of_space.map(|(_, first, count)| first.saturating_add(*count)).max().unwrap_or(0)
+    }
+
     /// The pages of `space` that do not exist; `pages` is the space's number of pages.
     pub(super) fn free_in(&self, space: u32, pages: u32) -> PageRuns {
         let of_space = self.free.iter().filter(|(of, ..)| *of == space);

@@ -12,6 +12,7 @@ use crate::config::choices::Create;
 use crate::error::{BackupError, Error};
 use crate::manifest::changes::LogRecord;
 use crate::manifest::contents::Manifest;
+use crate::manifest::extents::EXTENT_PAGES;
 use crate::store::page_store::PageStore;
 use pagetier_devio::files::RealDir;
 use pagetier_page::{LogMark, PageId, PageSize, SpaceId};
@@ -152,6 +153,19 @@ async fn take_spaces(store: &PageStore, tail: &Tail) -> Result<(), Error> {
             let ranges = free.iter().map(|(first, count)| first..first + count).collect();
             store.shared.free_noting(SpaceId(*id), ranges, |_| ()).await?;
         }
+    }
+    // Redo may make pages anew that were freed, and whose space was shrunk: it must know their numbers, or
+    // they are too far away, or take the disk space of all before them.
+    let mut meta = store.shared.meta.lock().await;
+    let far = tail.spaces.iter().map(|(id, _, pages)| (*id, *pages, tail.free_end(*id)));
+    for (id, _, end) in far.filter(|(_, pages, end)| end > pages).collect::<Vec<_>>() {
+        let end = end.min(u32::MAX - EXTENT_PAGES).next_multiple_of(EXTENT_PAGES);
+        let of_space = |manifest: &mut Manifest| {
+            let mut spaces = manifest.spaces.iter_mut();
+            spaces.find(|space| space.id == id).into_iter().for_each(|space| space.list_free(end));
+        };
+        meta.change(&store.shared.volume, of_space).await?;
+        store.shared.volume.list_free(SpaceId(id), end);
     }
     Ok(())
 }

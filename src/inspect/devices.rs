@@ -89,7 +89,8 @@ pub struct SpaceInspection {
     pub name: String,
     /// The number of its pages; after a crash there may be more.
     pub pages: u32,
-    /// The number of its free pages, whose numbers are used again; after a crash there may be others.
+    /// The number of its free pages below that, whose numbers are used again; after a crash there may be
+    /// others.
     pub free: u32,
     /// The number of pages that its extents on the HDD hold: those given back have no space there.
     pub room: u64,
@@ -331,7 +332,7 @@ fn manifest_of(m: &Manifest) -> ManifestInspection {
         id: s.id,
         name: s.name.clone(),
         pages: s.pages,
-        free: s.free.pages(),
+        free: s.free.pages() - s.free.pages_from(s.pages),
         room: s.runs.iter().filter(|(first, _)| *first != HOLE).map(|(_, count)| count).sum::<u64>()
             * u64::from(EXTENT_PAGES),
         runs: s.runs.len(),

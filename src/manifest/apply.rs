@@ -48,16 +48,15 @@ impl Manifest {
                     return Err("a record frees a free page");
                 }
                 // After a crash the space may have more pages than the manifest counts.
-                space.pages = space.pages.max(space.free.end());
-                if u64::from(space.pages) > reserved(&space.runs) {
-                    return Err("a record frees a page without room");
-                }
+                space.count_to(pages)?;
             }
             Change::Reuse { space, pages } => {
-                let free = &mut self.space_mut(*space)?.free;
-                if !pages.iter().all(|(first, count)| free.remove(*first, *count)) {
+                let space = self.space_mut(*space)?;
+                if !pages.iter().all(|(first, count)| space.free.remove(*first, *count)) {
                     return Err("a record reuses a page that is not free");
                 }
+                // They exist: one beyond the end that `shrink` set makes the space end after it again.
+                space.count_to(pages)?;
             }
             Change::GiveBack { space, extents: (at, count) } => self.give_back(*space, *at, *count)?,
             Change::Cut { space, extents } => self.cut(*space, *extents)?,
@@ -92,9 +91,9 @@ impl Manifest {
     /// Applies [`Change::Cut`].
     fn cut(&mut self, space: u32, extents: u64) -> Result<(), &'static str> {
         let space = self.space_mut(space)?;
-        // Free pages below the end keep their numbers, so only extents beyond the last number may go.
+        // Free pages keep their numbers, so only extents beyond the last number may go.
         let has = reserved(&space.runs) / u64::from(EXTENT_PAGES);
-        if extents >= has || u64::from(space.pages) > extents * u64::from(EXTENT_PAGES) {
+        if extents >= has || u64::from(space.end()) > extents * u64::from(EXTENT_PAGES) {
             return Err("a record cuts off extents with pages");
         }
         let cut = places(&space.runs, extents..has);
@@ -110,6 +109,16 @@ impl Manifest {
     fn space_mut(&mut self, id: u32) -> Result<&mut SpaceRecord, &'static str> {
         let at = self.spaces.binary_search_by_key(&id, |space| space.id);
         at.map(|at| &mut self.spaces[at]).map_err(|_| "a record names no space")
+    }
+}
+
+impl SpaceRecord {
+    /// Counts the pages up to the last of `pages`, which the space has or had.
+    fn count_to(&mut self, pages: &[(u32, u32)]) -> Result<(), &'static str> {
+        let end = pages.iter().map(|(first, count)| first + count).max();
+        self.pages = self.pages.max(end.unwrap_or(0));
+        let has_room = u64::from(self.pages) <= reserved(&self.runs);
+        has_room.then_some(()).ok_or("a record names a page without room")
     }
 }
 
@@ -156,6 +165,13 @@ mod tests {
         let freed = with(&[free(&[(3, 2), (9, 1)]), free(&[(5, 4)]), reuse(&[(4, 3)])]).unwrap();
         assert_eq!(Vec::from(freed.spaces[1].free.clone()), [(3, 1), (7, 3)]);
         assert_eq!(freed.spaces[1].pages, 10, "counted when they were freed");
+        // A free page beyond the end, which a save had lowered, is counted again once it is in use, and its
+        // extent stays.
+        let mut shrunk = freed.clone();
+        shrunk.spaces[1].pages = 3;
+        assert!(shrunk.clone().apply(&Change::Cut { space: 2, extents: 0 }).is_err());
+        shrunk.apply(&reuse(&[(8, 1)])).unwrap();
+        assert_eq!(shrunk.spaces[1].pages, 9);
         for wrong in [
             add(2),
             grow(3, (6, 1)),

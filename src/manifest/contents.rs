@@ -2,7 +2,7 @@
 //! which numbers in it are possible.
 
 use super::changes::{LogRecord, Record, Slack};
-use super::extents::{EXTENT_PAGES, HOLE, reserved, without};
+use super::extents::{EXTENT_PAGES, HOLE, append, hole_to, reserved, without};
 use super::memory::MemoryManifest;
 use super::only_copies::{OnlyCopies, UnverifiedRecord, added};
 use super::page_runs::PageRuns;
@@ -15,10 +15,16 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::{io, path};
 
-/// The newest manifest format: of a store with its ring on the HDD.
-const MANIFEST_FORMAT: u32 = 6;
+/// The newest manifest format: of a store with free pages beyond the end of a space, which `shrink` lowered.
+const MANIFEST_FORMAT: u32 = 8;
 
-/// The format of other stores, which the version before reads, too.
+/// What a file with areas says to versions before these. No manifest has it.
+const MANIFEST_FORMAT_PREAMBLE: u32 = 7;
+
+/// The format of other stores with their ring on the HDD.
+const MANIFEST_FORMAT_RING: u32 = 6;
+
+/// The format of all others, which earlier versions read, too.
 const MANIFEST_FORMAT_OTHER: u32 = 5;
 
 /// The first format of which each extent of a space was formatted ([`Manifest::unformatted`]).
@@ -140,9 +146,19 @@ impl Manifest {
     /// Places a ring of `pages` at `at` on the HDD, before the first extent.
     pub(crate) fn place_ring(&mut self, at: u64, page_size: PageSize, pages: u32) {
         let end = at + Layout::ring_only(page_size, pages).end();
-        (self.format, self.ring_on_hdd) = (MANIFEST_FORMAT, Some(RingOnHdd { at, pages }));
+        self.ring_on_hdd = Some(RingOnHdd { at, pages });
+        self.set_format();
         // A page must not lie across the units that a device writes whole: they are powers of two.
         self.extents_at = Some(end.next_multiple_of(AREA_UNIT));
+    }
+
+    /// Sets the oldest format that has all that the manifest says.
+    pub(crate) fn set_format(&mut self) {
+        self.format = match self.ring_on_hdd {
+            _ if self.spaces.iter().any(|space| space.free.end() > space.pages) => MANIFEST_FORMAT,
+            Some(_) => MANIFEST_FORMAT_RING,
+            None => MANIFEST_FORMAT_OTHER,
+        };
     }
 
     pub(crate) fn add_space(&mut self, id: u32, name: &str) {
@@ -252,10 +268,11 @@ impl Manifest {
             }
             // Every page below `pages` must have a home or be free: recovery computes homes without asking
             // again.
-            if u64::from(space.pages) > reserved(&space.runs) {
+            if u64::from(space.end()) > reserved(&space.runs) {
                 return Err("a space has more pages than its extents hold");
             }
-            if space.free.end() > space.pages {
+            // Only `shrink` leaves such numbers, in a manifest of the newest format: another one is damaged.
+            if self.format < MANIFEST_FORMAT && space.free.end() > space.pages {
                 return Err("a free page is beyond the end of its space");
             }
             // A page in a hole has no home, so it must not exist: its write would have nowhere to go.
@@ -321,6 +338,23 @@ pub(crate) struct SpaceRecord {
     pub(crate) dropping: bool,
 }
 
+impl SpaceRecord {
+    /// The number after the last page that exists or is listed as free.
+    pub(crate) fn end(&self) -> u32 {
+        self.pages.max(self.free.end())
+    }
+
+    /// Lists the numbers from the end of the space to `end`, that of an extent, as free. They need no disk
+    /// space.
+    pub(crate) fn list_free(&mut self, end: u32) {
+        let _ = self.free.insert(self.end(), end.saturating_sub(self.end()));
+        let has = reserved(&self.runs) / u64::from(EXTENT_PAGES);
+        if let Some(run) = hole_to(has, end) {
+            append(&mut self.runs, run);
+        }
+    }
+}
+
 /// Encodes the manifest as one line of JSON and a line with its CRC32C.
 pub(crate) fn encode(manifest: &Manifest) -> io::Result<Vec<u8>> {
     Ok(tail::sealed(&serde_json::to_vec(manifest)?, 0))
@@ -338,8 +372,8 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Manifest, OpenError> {
     let file = tail::parse(bytes).map_err(bad)?;
     // Parsed on its own first: another version's manifest may have other fields.
     let Format { format: found } = serde_json::from_str(file.contents).map_err(|e| bad(&e.to_string()))?;
-    if !(MANIFEST_FORMAT_MIN..=MANIFEST_FORMAT).contains(&found) {
-        let reads = format!("{MANIFEST_FORMAT_MIN} to {MANIFEST_FORMAT}");
+    if !(MANIFEST_FORMAT_MIN..=MANIFEST_FORMAT).contains(&found) || found == MANIFEST_FORMAT_PREAMBLE {
+        let reads = format!("{MANIFEST_FORMAT_MIN} to {MANIFEST_FORMAT_RING} and {MANIFEST_FORMAT}");
         return Err(OpenError::Format { device: "the manifest".into(), found, reads });
     }
     let mut manifest: Manifest = serde_json::from_str(file.contents).map_err(|e| bad(&e.to_string()))?;
@@ -350,9 +384,6 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Manifest, OpenError> {
     {
         return Err(bad(&format!("it was cut: it has {} of {size} bytes", bytes.len())));
     }
-    // What is written from here on is of the present format; the number must say so even before the first
-    // save.
-    manifest.format = manifest.ring_on_hdd.map_or(MANIFEST_FORMAT_OTHER, |_| MANIFEST_FORMAT);
     manifest.check().map_err(bad)?;
     manifest.spaces.sort_unstable_by_key(|space| space.id);
     // A gap means that a durable record is missing: those after it would be applied to the wrong contents
@@ -373,6 +404,8 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Manifest, OpenError> {
     if found < MANIFEST_FORMAT_FORMATTED {
         manifest.unformatted = without(&[(0, manifest.extents_used)], (0, 0));
     }
+    // What is written from here on is of a present format; the number must say so even before the first save.
+    manifest.set_format();
     Ok(manifest)
 }
 
@@ -395,7 +428,7 @@ mod tests {
     fn a_manifest_reads_back_and_damage_is_noticed() {
         let manifest = Manifest {
             file_bytes: None,
-            format: MANIFEST_FORMAT,
+            format: MANIFEST_FORMAT_RING,
             store: "s".into(),
             page_bytes: 16384,
             generation: 9,
@@ -442,6 +475,18 @@ mod tests {
             assert!(decode(&bad).is_err());
         }
         assert!(decode(&bytes[..10]).is_err());
+        // Only the versions that know of free pages beyond the end of a space may open it then.
+        for (pages, format) in [(8, MANIFEST_FORMAT_RING), (7, MANIFEST_FORMAT)] {
+            let mut shrunk = manifest.clone();
+            shrunk.spaces[0].pages = pages;
+            shrunk.set_format();
+            assert_eq!((decode(&encode(&shrunk).unwrap()).unwrap(), shrunk.format), (shrunk, format));
+        }
+        // No manifest has the number of the preamble, and a later version's is refused.
+        for format in [MANIFEST_FORMAT_PREAMBLE, MANIFEST_FORMAT + 1] {
+            let other = encode(&Manifest { format, ..manifest.clone() }).unwrap();
+            assert!(matches!(decode(&other), Err(OpenError::Format { found, .. }) if found == format));
+        }
         for at in [0, 33 << 20, u64::MAX] {
             let mut overlapping = manifest.clone();
             overlapping.ring_on_hdd = Some(RingOnHdd { at, pages: 256 });

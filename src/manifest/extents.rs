@@ -27,6 +27,13 @@ pub(crate) fn append(runs: &mut Vec<(u64, u64)>, run: (u64, u64)) {
     }
 }
 
+/// The hole after the `extents` extents of a space with which it holds the numbers below `end`; `None` if it
+/// holds them already.
+pub(crate) fn hole_to(extents: u64, end: u32) -> Option<(u64, u64)> {
+    let missing = u64::from(end.div_ceil(EXTENT_PAGES)).saturating_sub(extents);
+    (missing > 0).then_some((HOLE, missing))
+}
+
 /// Whether a space with these runs has `count` extents from the `at`-th on.
 pub(crate) fn is_within(runs: &[(u64, u64)], at: u64, count: u64) -> bool {
     let extents = runs.iter().fold(0, |sum: u64, (_, count)| sum.saturating_add(*count));

@@ -34,6 +34,18 @@ impl PageRuns {
         self.ends.range(..=no).next_back().is_some_and(|(_, end)| no < *end)
     }
 
+    /// Where the run begins that has the number before `end`; `end` if none has.
+    pub(crate) fn begin_before(&self, end: u32) -> u32 {
+        let run = self.ends.range(..end).next_back().filter(|(_, last)| **last >= end);
+        run.map_or(end, |(first, _)| *first)
+    }
+
+    /// How many pages of the set have numbers from `from` on.
+    pub(crate) fn pages_from(&self, from: u32) -> u32 {
+        let runs = self.ends.iter().rev().take_while(|(_, end)| **end > from);
+        runs.map(|(first, end)| end - from.max(*first)).sum()
+    }
+
     /// Whether all pages of the run are in the set.
     pub(crate) fn has_run(&self, first: u64, count: u64) -> bool {
         let (Ok(first), Some(end)) = (u32::try_from(first), first.checked_add(count)) else { return false };
@@ -152,6 +164,12 @@ mod tests {
             assert_eq!(runs.first(), plain.first().copied());
             assert_eq!(runs.end(), plain.last().map_or(0, |no| no + 1));
             assert!((0..140).all(|no| runs.contains(no) == plain.contains(&no)));
+            for end in [0, first, first + count, 140] {
+                assert_eq!(runs.pages_from(end) as usize, plain.range(end..).count());
+                let begin = runs.begin_before(end);
+                assert!((begin..end).all(|no| plain.contains(&no)));
+                assert!(begin == 0 || !plain.contains(&(begin - 1)) || begin == end);
+            }
             if count > 0 {
                 let all = (first..first + count).all(|no| plain.contains(&no));
                 assert_eq!(runs.has_run(first.into(), count.into()), all);

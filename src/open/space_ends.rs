@@ -37,17 +37,19 @@ impl Config {
             // found.
             while first > pages {
                 let from = PageId::new(space.id, (first - 1) / EXTENT_PAGES * EXTENT_PAGES);
-                // Pages without a place on the HDD are free.
+                // Pages without a place on the HDD are free: a hole is passed at once.
                 if let Some(at) = volume.place(from)
                     && let Some(last) = homes.last_written(from, at, volume.may_be_blank(from)).await?
                 {
                     pages = pages.max(last + 1);
                     break;
                 }
-                first = from.no;
+                first = volume.hole_start(from).unwrap_or(from.no);
             }
             // Never beyond the extents: a page without a home could not be written back.
             volume.set_pages(space.id, pages.min(reserved));
+            // Homes beyond the end that the manifest counts may have pages from before they were freed.
+            volume.lower_end(space.id, space.pages);
         }
         Ok(())
     }

@@ -31,8 +31,9 @@ impl Spaces<'_> {
         self.0.shared.spaces_with_hints()
     }
 
-    /// The number of pages of `space`, free ones included. If none is free, this is also the number of the
-    /// next page to be allocated.
+    /// The number of pages of `space`, free ones included: it falls only by [`Spaces::shrink`], which ends
+    /// the space after its last page that is not free. If none is free, this is also the number of the next
+    /// page to be allocated.
     ///
     /// # Errors
     /// The space does not exist.

@@ -37,12 +37,14 @@ impl Spaces<'_> {
     /// Gives back the extents (64 pages each) of `space` in which every page is free, and those beyond its
     /// last page, but none that [`Spaces::reserve`] reserved. Any space can grow into them; until then, if
     /// the HDD is a file on a file system that can punch holes, their disk space returns to the file system.
-    /// The file's length does not change. The pages stay free, and reusing one of their numbers makes the
-    /// space grow. Returns the number of bytes given back. Completes even if the future is dropped.
+    /// The file's length does not change. Then ends the space after the last of its pages that is not free:
+    /// [`Spaces::pages`] falls, and a scan of all pages gets shorter. The pages stay free, and reusing one of
+    /// their numbers makes the space grow. Returns the number of bytes given back. Completes even if the
+    /// future is dropped.
     ///
     /// # Errors
     /// The space does not exist, the HDD cannot be flushed, or the manifest cannot be written. Some extents
-    /// may have been given back.
+    /// may have been given back, and the space may end earlier until the store is opened again.
     pub async fn shrink(self, space: SpaceId) -> Result<u64, Error> {
         self.0.shared.in_task(move |shared| async move { shared.shrink(space).await }).await
     }
@@ -151,10 +153,15 @@ impl Shared {
 
     /// Gives extents back in this order: withhold their page numbers from reuse; flush what was written to
     /// them, so that no torn write remains; record it in the manifest; update the maps in memory; punch
-    /// holes. Holds the manifest's lock to the end: a hole punched after a space has grown into the extents
+    /// holes; lower the end of the space. Holds the manifest's lock to the end: a hole punched after a space has grown into the extents
     /// would destroy its pages.
     async fn shrink(&self, space: SpaceId) -> Result<u64, Error> {
         let _operation = self.ending.enter()?;
+        // Numbers that were never used would keep the last extent, and `allocate` prefers numbers that have
+        // disk space: the first one would make the space as long as it was.
+        if let Some(rest) = self.volume.count_last_extent(space) {
+            let _ = self.free(space, vec![rest], |_| ()).await?;
+        }
         let mut meta = self.meta.lock().await;
         let record = meta.manifest.spaces.iter().find(|record| record.id == space.0);
         let kept = record.map_or(0, |record| record.reserved_extents);
@@ -174,7 +181,19 @@ impl Shared {
                 tracing::debug!(%error, "no hole was punched");
             }
         }
-        result.map(|()| given.iter().map(|range| range.end - range.start).sum())
+        result?;
+        self.lower_end(space, &mut meta).await?;
+        Ok(given.iter().map(|range| range.end - range.start).sum())
+    }
+
+    /// Ends `space` after its last page that is not free, and lets the manifest say so: in its contents,
+    /// since no record lowers a count.
+    async fn lower_end(&self, space: SpaceId, meta: &mut ManifestState) -> Result<(), Error> {
+        self.volume.lower_end(space, 0);
+        let record = meta.manifest.spaces.iter().find(|record| record.id == space.0);
+        let counted = record.map_or(0, |record| record.pages);
+        let falls = self.volume.pages(space).is_some_and(|pages| pages < counted);
+        if falls { meta.save(&self.volume).await } else { Ok(()) }
     }
 
     async fn give_back(

@@ -419,10 +419,11 @@ impl PageStore {
     ///
     /// The free is durable when the call returns: a small synchronous write to the manifest for every 128
     /// runs of consecutive pages in a space, which calls at the same time share. The numbers stay the
-    /// space's, so [`Spaces::pages`](crate::Spaces::pages) is as before;
-    /// [`Spaces::shrink`](crate::Spaces::shrink) returns their disk space. The free is not part of the
-    /// embedder's log: free a page only once the log record that frees it is durable. Waits for all guards of
-    /// the pages, so the caller must hold none. Completes even if the future is dropped.
+    /// space's, so [`Spaces::pages`](crate::Spaces::pages) is as before, until
+    /// [`Spaces::shrink`](crate::Spaces::shrink) returns their disk space and ends the space earlier. The
+    /// free is not part of the embedder's log: free a page only once the log record that frees it is durable.
+    /// Waits for all guards of the pages, so the caller must hold none. Completes even if the future is
+    /// dropped.
     /// [`guide`](crate::guide#free-a-page) compares the ways to end a page.
     ///
     /// ```

@@ -64,10 +64,23 @@ impl Placement {
         Some(hole.unwrap_or(self.extents)).filter(|nth| *nth < extents)
     }
 
-    /// The number of pages whose extents have no place.
-    pub(crate) fn roomless_pages(&self) -> u64 {
-        let holes = self.runs.iter().filter(|(first, _)| *first == HOLE);
-        holes.map(|(_, count)| count).sum::<u64>() * u64::from(EXTENT_PAGES)
+    /// The number of the space's first `pages` pages whose extents have no place.
+    pub(crate) fn roomless_pages(&self, pages: u32) -> u64 {
+        let upto = |extents: u64| (extents * u64::from(EXTENT_PAGES)).min(pages.into());
+        let holes = self.runs.iter().zip(&self.before).filter(|((first, _), _)| *first == HOLE);
+        holes.map(|((_, count), before)| upto(before + count) - upto(*before)).sum()
+    }
+
+    /// Those of `pages` that have a place, in order.
+    pub(crate) fn placed(&self, pages: Range<u32>) -> Vec<Range<u32>> {
+        let page = |extents: u64| u32::try_from(extents * u64::from(EXTENT_PAGES)).unwrap_or(u32::MAX);
+        let run = self.before.partition_point(|before| page(*before) <= pages.start).saturating_sub(1);
+        let runs = self.runs[run..].iter().zip(&self.before[run..]);
+        let runs = runs.take_while(|(_, before)| page(**before) < pages.end).filter(|(run, _)| run.0 != HOLE);
+        let within = |((_, count), before): (&(u64, u64), &u64)| {
+            page(*before).max(pages.start)..page(before + count).min(pages.end)
+        };
+        runs.map(within).filter(|range| !range.is_empty()).collect()
     }
 
     /// The number of extents, holes included.
@@ -146,6 +159,14 @@ mod tests {
                 assert_eq!(placement.hole(nth).is_some(), extent.is_none());
             }
             assert_eq!(placement.pages(), 80 * u64::from(EXTENT_PAGES));
+            if turn % 20 == 0 {
+                let (from, to) = (((seed >> 10) % 5300) as u32, ((seed >> 20) % 5300) as u32);
+                let extent_of = |no: u32| plain.get((no / EXTENT_PAGES) as usize);
+                let placed = (from..to).filter(|no| extent_of(*no).is_some_and(Option::is_some));
+                assert!(placement.placed(from..to).into_iter().flatten().eq(placed));
+                let roomless = (0..to).filter(|no| extent_of(*no).is_some_and(Option::is_none)).count();
+                assert_eq!(placement.roomless_pages(to), roomless as u64);
+            }
             let (mut some, cut) = (placement.clone(), nth + count);
             let expected: Vec<u64> = plain[cut as usize..].iter().copied().flatten().collect();
             let given: Vec<u64> =

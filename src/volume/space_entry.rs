@@ -1,7 +1,6 @@
 //! A space as the volume knows it: its pages, and where they lie.
 
 use super::placement::Placement;
-use crate::manifest::extents::EXTENT_PAGES;
 use crate::manifest::page_runs::PageRuns;
 use rustc_hash::FxHashMap;
 
@@ -12,7 +11,7 @@ pub(crate) const UNWRITTEN: u64 = 0;
 #[derive(Clone, Debug)]
 pub(crate) struct SpaceEntry {
     pub(crate) name: String,
-    /// Pages allocated, free ones included.
+    /// Pages allocated, free ones included, but for those beyond the end that `shrink` set.
     pub(crate) pages: u32,
     pub(crate) placement: Placement,
     /// The pages that do not exist.
@@ -48,6 +47,11 @@ impl SpaceEntry {
         }
     }
 
+    /// The number after the last page that exists or is listed as free.
+    pub(crate) fn end(&self) -> u32 {
+        self.pages.max(self.free.end())
+    }
+
     pub(crate) fn has(&self, no: u32) -> bool {
         no < self.pages && !self.free.contains(no)
     }
@@ -60,12 +64,14 @@ impl SpaceEntry {
         self.free.numbers().find(|no| !self.leaving.contains(*no))
     }
 
-    /// Adds those of `pages` to `usable` that are free, not leaving, and have room.
-    pub(crate) fn note_usable(&mut self, pages: impl Iterator<Item = u32>) {
-        for no in pages {
-            let free = self.free.contains(no) && !self.leaving.contains(no);
-            if free && self.placement.extent(u64::from(no / EXTENT_PAGES)).is_some() {
-                let _ = self.usable.insert(no, 1);
+    /// Adds those of `pages` (first, count) to `usable` that are free, not leaving, and have room.
+    pub(crate) fn note_usable(&mut self, pages: impl Iterator<Item = (u32, u32)>) {
+        for (first, count) in pages {
+            // Holes are left out as a whole: that of a space that was shrunk may have any number of pages.
+            for no in self.placement.placed(first..first.saturating_add(count)).into_iter().flatten() {
+                if self.free.contains(no) && !self.leaving.contains(no) {
+                    let _ = self.usable.insert(no, 1);
+                }
             }
         }
     }

@@ -45,7 +45,8 @@ pub struct SpaceInfo {
     pub name: String,
     /// Its number of pages, free ones included.
     pub pages: u32,
-    /// The number of its free pages, which [`PageStore::allocate`](crate::PageStore::allocate) reuses.
+    /// The number of its free pages below that, which
+    /// [`PageStore::allocate`](crate::PageStore::allocate) reuses.
     pub free: u32,
     /// How its pages are to be treated; by default as the policies decide.
     pub hints: SpaceHints,
@@ -109,7 +110,7 @@ impl Volume {
             if s.runs.iter().all(|(first, _)| *first != HOLE) {
                 entry.usable = s.free.clone();
             } else {
-                entry.note_usable(s.free.numbers());
+                entry.note_usable(s.free.iter());
             }
             spaces.insert(SpaceId(s.id), entry);
             // Hidden at once: the next space may take the name before the drop has ended.
@@ -155,13 +156,13 @@ impl Volume {
 
     /// The number of pages, free ones included, whose extents have a place on the HDD.
     pub(crate) fn placed_pages(&self) -> u64 {
-        let placed = |s: &SpaceEntry| u64::from(s.pages).saturating_sub(s.placement.roomless_pages());
+        let placed = |s: &SpaceEntry| u64::from(s.pages).saturating_sub(s.placement.roomless_pages(s.pages));
         self.spaces.iter().map(|s| placed(&s)).sum()
     }
 
     pub(crate) fn list(&self) -> Vec<SpaceInfo> {
         let info = |id: SpaceId, s: &SpaceEntry| {
-            let free = s.free.pages();
+            let free = s.free.pages() - s.free.pages_from(s.pages);
             let hints = SpaceHints::default();
             SpaceInfo { id, name: s.name.clone(), pages: s.pages, free, hints }
         };
@@ -237,16 +238,22 @@ impl Volume {
         let mut s = self.live_mut(space)?;
         // Free numbers first: their homes exist, so a space whose pages come and go does not grow.
         if let Some(no) = s.usable.first() {
+            // It may be one beyond the end that `shrink` set.
+            s.pages = s.pages.max(no + 1);
             self.reuse(&mut s, no);
             return Some(Taken::Page(no, self.arriving.begin(PageId::new(space, no))));
         }
         // A number in a hole comes before a new one, so that page numbers stay dense. It has no room until
         // the space has grown there.
-        let no = s.roomless().unwrap_or(s.pages);
-        if no < s.pages || u64::from(no) >= s.placement.pages() || no == u32::MAX {
+        if let Some(no) = s.roomless() {
             return Some(Taken::NoRoom(no));
         }
-        s.pages += 1;
+        // Those that are free are leaving, perhaps beyond the end that `shrink` set.
+        let no = s.end();
+        if u64::from(no) >= s.placement.pages() || no == u32::MAX {
+            return Some(Taken::NoRoom(no));
+        }
+        s.pages = no + 1;
         Some(Taken::Page(no, self.arriving.begin(PageId::new(space, no))))
     }
 
@@ -295,6 +302,15 @@ impl Volume {
     pub(crate) fn set_pages(&self, space: SpaceId, pages: u32) {
         if let Some(mut s) = self.spaces.get_mut(&space) {
             s.pages = pages;
+        }
+    }
+
+    /// Lowers the end of `space` to the last page that is not free, but not below `least`. The numbers beyond
+    /// stay listed as free: versions from before they were are ignored when they are used again (I28).
+    pub(crate) fn lower_end(&self, space: SpaceId, least: u32) {
+        if let Some(mut s) = self.live_mut(space) {
+            let end = s.free.begin_before(s.pages).max(least);
+            s.pages = s.pages.min(end);
         }
     }
 
@@ -455,6 +471,24 @@ mod tests {
             assert!(matches!(volume.claim(PageId::new(SpaceId(1), 1)), Some(Claimed::Yes(_))));
         }
         assert_eq!([0, 1].map(|no| freed.contains(PageId::new(SpaceId(1), no))), [false, true]);
+    }
+
+    /// A space that was large lists its numbers in two runs, one free and one without a place.
+    #[test]
+    fn a_hole_takes_no_time_in_proportion_to_its_pages() {
+        let mut manifest = Manifest::new(String::new(), PageSize::MIN);
+        manifest.add_space(1, "a");
+        let hole_end = u32::MAX / EXTENT_PAGES * EXTENT_PAGES;
+        (manifest.extents_used, manifest.spaces[0].runs, manifest.spaces[0].pages) = (1, vec![(0, 1)], 40);
+        manifest.spaces[0].list_free(hole_end);
+        let volume = Volume::new(&manifest, PageSize::MIN);
+        // 10^10 steps would take minutes.
+        assert_eq!(volume.hole_start(PageId::new(SpaceId(1), hole_end - 1)), Some(EXTENT_PAGES));
+        assert_eq!((volume.list()[0].pages, volume.list()[0].free), (40, 0));
+        for no in 40..EXTENT_PAGES {
+            assert!(matches!(volume.take_page(SpaceId(1)), Some(Taken::Page(taken, _)) if taken == no));
+        }
+        assert!(matches!(volume.take_page(SpaceId(1)), Some(Taken::NoRoom(EXTENT_PAGES))));
     }
 
     #[test]

@@ -433,3 +433,90 @@ async fn a_store_that_is_dropped_during_a_checkpoint_is_free_at_once() {
     }
     open(dir.path()).await.unwrap().shutdown().await.unwrap();
 }
+
+/// Redo reaches pages beyond the end of a space: of what was freed since, it makes nothing anew, unless the
+/// log does not know that. No number is too far away for it, and it needs disk space for no others.
+#[tokio::test]
+async fn redo_reaches_pages_beyond_the_end_of_a_space_that_was_shrunk() {
+    for logged in [true, false] {
+        let dir = pagetier_testing::scratch();
+        let open = async || {
+            let wal = Wal::open_when_free(&dir.path().join("log"), options()).await.unwrap();
+            LoggedStore::on(builder(dir.path()).page_gap_max(64), wal).await.unwrap()
+        };
+        let db = open().await;
+        let page = PageId::new(space(&db).await, 1500);
+        for no in (0..=1500).step_by(60) {
+            write(&db, PageId { no, ..page }).await;
+        }
+        if logged {
+            free_with_records(&db, page.space).await;
+        }
+        db.free((page.space, 1..u32::MAX)).await.unwrap();
+        db.spaces().shrink(page.space).await.unwrap();
+        assert_eq!(db.spaces().pages(page.space).unwrap(), 1);
+        crash(db).await;
+        let db = open().await;
+        assert_eq!(db.exists(page), !logged);
+        assert_eq!(db.get(PageId { no: 0, ..page }).await.unwrap()[0], 1);
+        db.shutdown().await.unwrap();
+        if logged {
+            let inspected = builder(dir.path()).inspect().await.unwrap().manifest;
+            assert_eq!((inspected.spaces[0].pages, inspected.spaces[0].room), (1, 64));
+        }
+    }
+}
+
+/// A restored store knows the numbers beyond the end of a space that was shrunk: redo of what came after the
+/// backup uses one again, as the store did, and takes no disk space for the others.
+#[tokio::test]
+async fn redo_onto_a_backup_reaches_pages_beyond_the_end_of_a_space_that_was_shrunk() {
+    let dir = pagetier_testing::scratch();
+    let [archive, chain, to] = ["archive", "chain", "to"].map(|name| dir.path().join(name));
+    fs::create_dir(&archive).unwrap();
+    let near = |at: &Path| builder(at).page_gap_max(64);
+    let wal = Wal::open_when_free(&dir.path().join("log"), options()).await.unwrap();
+    wal.archive_to(&archive).unwrap();
+    let db = LoggedStore::on(near(dir.path()), wal).await.unwrap();
+    let page = PageId::new(space(&db).await, 1500);
+    for no in (0..=1500).step_by(60) {
+        write(&db, PageId { no, ..page }).await;
+    }
+    free_with_records(&db, page.space).await;
+    db.free((page.space, 1..u32::MAX)).await.unwrap();
+    db.spaces().shrink(page.space).await.unwrap();
+    let number = db.backup(&chain, BackupOptions::new()).await.unwrap().number;
+    write(&db, page).await;
+    db.wal().archive_now().await.unwrap();
+    db.shutdown().await.unwrap();
+    let until = (chain.as_path(), number);
+    LoggedStore::restore_until(near(&to), &to.join("log"), until, &archive, Until::End).await.unwrap();
+    let wal = Wal::open_when_free(&to.join("log"), options()).await.unwrap();
+    let db = LoggedStore::on(near(&to), wal).await.unwrap();
+    for no in 0..=1600 {
+        let is_there = matches!(no, 0 | 1500);
+        assert_eq!(db.exists(PageId { no, ..page }), is_there, "page {no}");
+    }
+    assert_eq!(db.get(page).await.unwrap()[0], 1);
+    assert_eq!(db.spaces().pages(page.space).unwrap(), 1501);
+    db.shutdown().await.unwrap();
+    let inspected = builder(&to).inspect().await.unwrap().manifest;
+    assert!(inspected.spaces[0].room <= 3 * 64, "{}", inspected.spaces[0].room);
+}
+
+/// Frees the pages that both tests above have created, but for the first.
+async fn free_with_records(db: &LoggedStore, space: SpaceId) {
+    for no in (60..=1500).step_by(60) {
+        let mut change = db.begin::<PageMut<'_>>().await.unwrap();
+        change.free(PageId::new(space, no));
+        db.commit(change).await.unwrap();
+    }
+}
+
+/// Creates `page`, if need be, and writes to it.
+async fn write(db: &LoggedStore, page: PageId) {
+    let mut change = db.begin::<PageMut<'_>>().await.unwrap();
+    let at = change.add(db.get_or_create(page).await.unwrap());
+    change.write(at, 0, &[1]);
+    db.commit(change).await.unwrap();
+}

@@ -153,6 +153,7 @@ impl ManifestState {
         // nothing.
         let mut next = self.manifest.clone();
         edit(&mut next);
+        next.set_format();
         next.generation = self.manifest.generation + 1;
         self.manifest.generation = next.generation;
         // The contents may name more than the caller says, for example after a record that could not be

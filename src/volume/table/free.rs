@@ -138,7 +138,7 @@ impl Volume {
             }
             // Only now: a number given out before its last copy had left could be written by two owners
             // (I28).
-            s.note_usable(pages.numbers());
+            s.note_usable(pages.iter());
         }
         self.left.notify_waiters();
     }

@@ -1,7 +1,7 @@
 //! How spaces get extents of the volume, and give them back.
 
 use super::{EXTENT_PAGES, HOLE, Volume};
-use crate::manifest::extents::{merged, places, take_extents, without};
+use crate::manifest::extents::{hole_to, merged, places, take_extents, without};
 use crate::volume::growth_plan::{Ahead, Extents, Growth};
 use pagetier_page::{PageId, SpaceId};
 use std::ops::Range;
@@ -36,6 +36,12 @@ impl Volume {
         growth.bytes(self.extents_at, self.extent_bytes())
     }
 
+    /// The first number of the hole that `page` lies in, if its extent has no place.
+    pub(crate) fn hole_start(&self, page: PageId) -> Option<u32> {
+        let hole = self.live(page.space)?.placement.hole((page.no / EXTENT_PAGES).into())?;
+        u32::try_from(hole.start * u64::from(EXTENT_PAGES)).ok()
+    }
+
     /// Whether extents of the volume belong to no space.
     pub(crate) fn has_free_extents(&self) -> bool {
         !self.extents.lock().free.is_empty()
@@ -67,18 +73,32 @@ impl Volume {
                 s.placement.replace(at, growth.run);
                 let pages = pages_of((at, growth.run.1));
                 // Free pages in the former hole have homes again.
-                s.note_usable(pages.into_iter().flat_map(|(first, count)| first..first + count));
+                s.note_usable(pages.into_iter());
             }
         }
         true
     }
 
-    /// Takes away the extents of `space` beyond its last page, but none of the first `kept`: no page can be
+    /// Counts the numbers that the last extent of `space` has beyond the end, if all others of it are free:
+    /// freed as well, the extent is free as a whole. Returns them.
+    pub(crate) fn count_last_extent(&self, space: SpaceId) -> Option<Range<u32>> {
+        let mut s = self.live_mut(space)?;
+        let end = s.end();
+        let extent = end / EXTENT_PAGES * EXTENT_PAGES;
+        let next = extent.checked_add(EXTENT_PAGES)?;
+        (extent < end && s.free.begin_before(end) <= extent).then(|| {
+            s.pages = next;
+            end..next
+        })
+    }
+
+    /// Takes away the extents of `space` beyond its last number, but none of the first `kept`: no page can be
     /// created in them any more. [`Volume::give_back_tail`] or [`Volume::restore_tail`] follows.
     pub(crate) fn withhold_tail(&self, space: SpaceId, kept: u64) -> Tail {
         let Some(mut s) = self.live_mut(space) else { return Tail::default() };
-        // Never below the last page number in use, whatever the caller asks for.
-        let kept = kept.max(u64::from(s.pages.div_ceil(EXTENT_PAGES)));
+        // Never below the last number that is in use or free, whatever the caller asks for: redo of a page
+        // that was freed needs disk space for its extent then, and for no other.
+        let kept = kept.max(u64::from(s.end().div_ceil(EXTENT_PAGES)));
         let runs = s.placement.truncate(kept);
         Tail { kept, runs }
     }
@@ -122,6 +142,19 @@ impl Volume {
         let given = places(s.placement.runs(), extents.0..extents.0 + extents.1);
         s.placement.replace(extents.0, (HOLE, extents.1));
         self.put_back(&given)
+    }
+
+    /// Lists the numbers from the end of `space` to `end` as free, as [`SpaceRecord::list_free`] does.
+    ///
+    /// [`SpaceRecord::list_free`]: crate::manifest::contents::SpaceRecord::list_free
+    pub(crate) fn list_free(&self, space: SpaceId, end: u32) {
+        let Some(mut s) = self.live_mut(space) else { return };
+        let beyond = (s.end(), end.saturating_sub(s.end()));
+        let _ = s.free.insert(beyond.0, beyond.1);
+        if let Some(run) = hole_to(s.placement.extents(), end) {
+            s.placement.append(run);
+        }
+        s.note_usable([beyond].into_iter());
     }
 
     /// Makes runs of extents free for any space. Returns their byte ranges.

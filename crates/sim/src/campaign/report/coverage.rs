@@ -117,6 +117,7 @@ states! {
     FreeFailed => "upkeep: a free failed",
     Shrinking => "upkeep: shrink of a space in flight",
     Shrunk => "upkeep: extents given back",
+    Lowered => "upkeep: a space ends earlier",
     Resized => "upkeep: pool resized",
     Switching => "upkeep: switch of the SSD policy in flight",
     Budgeted => "upkeep: a write budget set",
