@@ -797,3 +797,33 @@ async fn a_page_that_waits_for_a_frame_while_its_range_is_freed_gets_one_owner()
     assert_eq!(freeing.await.unwrap().unwrap(), 1);
     assert!(is_absent(&store, PAGES).await);
 }
+
+/// A shrink frees numbers that were never used, since the rest of their extent is free. One that is created
+/// meanwhile is not among them.
+#[tokio::test(start_paused = true)]
+async fn a_page_that_is_created_while_a_space_shrinks_is_not_freed() {
+    for step in 0..20 {
+        let fixture = Fixture { on_hdd: true, ..Fixture::new() };
+        let store = Arc::new(written(&fixture).await);
+        store.free((SPACE, 200..PAGES)).await.unwrap();
+        let shrinking = tokio::spawn({
+            let store = Arc::clone(&store);
+            async move { store.spaces().shrink(SPACE).await }
+        });
+        tokio::time::sleep(step * Duration::from_millis(1)).await;
+        // Of the numbers that the last extent has left, and beyond it.
+        for no in [PAGES, PAGES + 10, PAGES + 30] {
+            fill(&mut store.overwrite(at(no)).await.unwrap(), no, 2);
+        }
+        shrinking.await.unwrap().unwrap();
+        store.sync().await.unwrap();
+        let crashed = fixture.after_power_cut(step.into()).open().await;
+        for (what, store) in [("running", &*store), ("crashed", &crashed)] {
+            for no in [PAGES, PAGES + 10, PAGES + 30] {
+                assert_eq!(read(store, SPACE, no).await.unwrap(), 2, "step {step}, {what}: page {no}");
+            }
+            assert_eq!(store.spaces().pages(SPACE).unwrap(), PAGES + 31, "step {step}, {what}");
+            assert_eq!(store.validate(), Ok(()));
+        }
+    }
+}

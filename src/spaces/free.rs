@@ -157,12 +157,8 @@ impl Shared {
     /// would destroy its pages.
     async fn shrink(&self, space: SpaceId) -> Result<u64, Error> {
         let _operation = self.ending.enter()?;
-        // Numbers that were never used would keep the last extent, and `allocate` prefers numbers that have
-        // disk space: the first one would make the space as long as it was.
-        if let Some(rest) = self.volume.count_last_extent(space) {
-            let _ = self.free(space, vec![rest], |_| ()).await?;
-        }
         let mut meta = self.meta.lock().await;
+        self.free_rest(space, &mut meta).await?;
         let record = meta.manifest.spaces.iter().find(|record| record.id == space.0);
         let kept = record.map_or(0, |record| record.reserved_extents);
         let extents = self.volume.withhold_extents(space, kept).ok_or(Error::NoSuchSpace { space })?;
@@ -184,6 +180,17 @@ impl Shared {
         result?;
         self.lower_end(space, &mut meta).await?;
         Ok(given.iter().map(|range| range.end - range.start).sum())
+    }
+
+    /// Frees the numbers that the last extent of `space` has beyond the end, if its others are free. They were
+    /// never used, but they would keep the extent, and `allocate` prefers numbers that have disk space: the
+    /// first one would make the space as long as it was.
+    async fn free_rest(&self, space: SpaceId, meta: &mut ManifestState) -> Result<(), Error> {
+        let Some(rest) = self.volume.withhold_rest(space) else { return Ok(()) };
+        let pages = PageRuns::from_runs(&[rest]);
+        // If the record fails, they are numbers again that were never used.
+        let _withheld = Leaving { volume: &self.volume, space, pages: &pages, have_left: true };
+        self.begin_free(space, (pages.clone(), pages.clone()), meta, &mut PageRuns::default()).await
     }
 
     /// Ends `space` after its last page that is not free, and lets the manifest say so: in its contents,

@@ -47,9 +47,9 @@ impl SpaceEntry {
         }
     }
 
-    /// The number after the last page that exists or is listed as free.
+    /// The number after the last one that is in use, free or withheld.
     pub(crate) fn end(&self) -> u32 {
-        self.pages.max(self.free.end())
+        self.pages.max(self.free.end()).max(self.leaving.end())
     }
 
     pub(crate) fn has(&self, no: u32) -> bool {

@@ -248,7 +248,7 @@ impl Volume {
         if let Some(no) = s.roomless() {
             return Some(Taken::NoRoom(no));
         }
-        // Those that are free are leaving, perhaps beyond the end that `shrink` set.
+        // Those that are free are leaving, perhaps beyond the space's last page.
         let no = s.end();
         if u64::from(no) >= s.placement.pages() || no == u32::MAX {
             return Some(Taken::NoRoom(no));

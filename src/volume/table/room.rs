@@ -79,17 +79,16 @@ impl Volume {
         true
     }
 
-    /// Counts the numbers that the last extent of `space` has beyond the end, if all others of it are free:
-    /// freed as well, the extent is free as a whole. Returns them.
-    pub(crate) fn count_last_extent(&self, space: SpaceId) -> Option<Range<u32>> {
+    /// Withholds the numbers (first, count) that the last extent of `space` has beyond the end, if all others
+    /// of it are free, until [`Volume::end_free`].
+    pub(crate) fn withhold_rest(&self, space: SpaceId) -> Option<(u32, u32)> {
         let mut s = self.live_mut(space)?;
         let end = s.end();
         let extent = end / EXTENT_PAGES * EXTENT_PAGES;
-        let next = extent.checked_add(EXTENT_PAGES)?;
-        (extent < end && s.free.begin_before(end) <= extent).then(|| {
-            s.pages = next;
-            end..next
-        })
+        let rest = (end, extent.checked_add(EXTENT_PAGES)? - end);
+        let is_free = extent < end && s.free.begin_before(end) <= extent;
+        // Marked as leaving, although they have never existed: `allocate` and `create` keep away.
+        (is_free && s.leaving.insert(rest.0, rest.1)).then_some(rest)
     }
 
     /// Takes away the extents of `space` beyond its last number, but none of the first `kept`: no page can be
