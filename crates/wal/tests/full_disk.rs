@@ -109,3 +109,48 @@ async fn pages_are_freed_on_a_full_disk() {
     put(&db, page(0), 9_000).await.unwrap();
     db.shutdown().await.unwrap();
 }
+
+/// A page was freed, and its extent is another space's. Redo of what the log has of it, from before the record
+/// that frees it, needs no disk space: there is none.
+#[tokio::test]
+async fn redo_of_a_freed_page_needs_no_space_on_a_full_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(disk) = Small::mount(folder.path()) else {
+        pagetier_testing::skipped("mounts", "a full disk is not tried");
+        return;
+    };
+    let open = async || {
+        let builder = PageStore::builder().directory(disk.0.join("store")).ssd_bytes(1 << 20);
+        let options = WalOptions::new().capacity_bytes(1 << 20);
+        LoggedStore::open(builder.pool_bytes(4 << 20), folder.path().join("log"), options).await
+    };
+    let db = open().await.unwrap();
+    let [space, other] = ["freed", "other"].map(|name| db.spaces().create(name));
+    let (space, other) = (space.await.unwrap(), other.await.unwrap());
+    let [first, freed] = [0, 64].map(|no| PageId::new(space, no));
+    for page in [first, freed] {
+        let mut change = db.begin().await.unwrap();
+        let at = change.add(db.overwrite(page).await.unwrap());
+        change.write(at, 0, &[1; 8]);
+        db.commit(change).await.unwrap();
+    }
+    // The record that frees it is in a later segment.
+    for _ in 0..20 {
+        put(&db, first, 9_000).await.unwrap();
+    }
+    trim(&db, first, freed).await.unwrap();
+    db.wal().free_pending(db.store()).await.unwrap();
+    db.spaces().shrink(space).await.unwrap();
+    disk.fill_up();
+    while let Ok(page) = db.allocate(other).await {
+        drop(page);
+    }
+    let closed = db.wait_closed();
+    drop(db);
+    closed.await;
+    let db = open().await.unwrap();
+    assert!(!db.exists(freed));
+    assert_eq!(db.get(first).await.unwrap()[..8], [1; 8]);
+    std::fs::remove_file(disk.0.join("ballast")).unwrap();
+    db.shutdown().await.unwrap();
+}
