@@ -12,7 +12,7 @@ use crate::log::room::RedoSpan;
 use crate::record::{self, Kind, Record, Records};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use pagetier::errors::{Causes, PoolError, TierError};
+use pagetier::errors::{Advice, Causes, PoolError, TierError};
 use pagetier::{Error, Lsn, PageId, PageStore, SpaceId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -79,6 +79,9 @@ struct Seen {
     removed: BTreeMap<SpaceId, bool>,
     /// Spaces that the store does not have, although records change their pages.
     missing: BTreeSet<SpaceId>,
+    /// Pages for which the HDD has no space. They may have been freed later, and their disk space given to
+    /// others: a record of a later segment may say so.
+    full: BTreeMap<PageId, Error>,
 }
 
 /// Repeats the history of every page, segment by segment; within a segment page by page, since the records of
@@ -115,6 +118,9 @@ pub(crate) async fn redo(store: &PageStore, wal: &Wal) -> Result<Recovered, Redo
                 Ok(applied) => done.applied += applied,
                 // A later record may say that the space was removed.
                 Err(RedoError::Store(Error::NoSuchSpace { .. })) => drop(seen.missing.insert(page.space)),
+                Err(RedoError::Store(error)) if error.advice() == Advice::FreeSpace => {
+                    seen.full.insert(page, error);
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -127,6 +133,10 @@ pub(crate) async fn redo(store: &PageStore, wal: &Wal) -> Result<Recovered, Redo
             Err(Error::NoSuchSpace { .. }) => {}
             removed => removed?,
         }
+    }
+    let in_use = |space| store.spaces().pages(space).is_ok();
+    if let Some((_, error)) = seen.full.into_iter().find(|(page, _)| in_use(page.space)) {
+        return Err(error.into());
     }
     let mut due = Vec::new();
     for (page, lsn) in seen.frees {
@@ -200,14 +210,20 @@ fn sort_out<'a>(
 }
 
 impl Seen {
-    /// The records of a page since it was freed last; `None` if there are none.
+    /// The records of a page since it was freed last; `None` if none can be redone.
     fn last_life<'p, 'a>(&mut self, parts: &'p [Part<'a>]) -> Option<&'p [Part<'a>]> {
         let page = parts[0].page;
         let freed = parts.iter().rposition(|part| part.ops.is_none());
         let parts = freed.map_or(parts, |last| {
             self.frees.insert(page, parts[last].lsn);
+            self.full.remove(&page);
             &parts[last + 1..]
         });
+        // Without its earlier records, only one that zeroes the page can be its first.
+        if self.full.contains_key(&page) && !parts.iter().any(Part::zeroes_page) {
+            return None;
+        }
+        self.full.remove(&page);
         if !parts.is_empty() {
             // A record after the free: the store had freed the page, and handed it out again.
             self.frees.remove(&page);
