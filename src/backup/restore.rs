@@ -17,6 +17,7 @@ use crate::store::page_store::PageStore;
 use pagetier_devio::files::RealDir;
 use pagetier_page::{LogMark, PageId, PageSize, SpaceId};
 use pagetier_ssdcache::Homes;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -156,17 +157,19 @@ async fn take_spaces(store: &PageStore, tail: &Tail) -> Result<(), Error> {
     }
     // Redo may make pages anew that were freed, and whose space was shrunk: it must know their numbers, or
     // they are too far away, or take the disk space of all before them.
-    let mut meta = store.shared.meta.lock().await;
-    let far = tail.spaces.iter().map(|(id, _, pages)| (*id, *pages, tail.free_end(*id)));
-    for (id, _, end) in far.filter(|(_, pages, end)| end > pages).collect::<Vec<_>>() {
-        let end = end.min(u32::MAX - EXTENT_PAGES).next_multiple_of(EXTENT_PAGES);
-        let of_space = |manifest: &mut Manifest| {
-            let mut spaces = manifest.spaces.iter_mut();
-            spaces.find(|space| space.id == id).into_iter().for_each(|space| space.list_free(end));
-        };
-        meta.change(&store.shared.volume, of_space).await?;
-        store.shared.volume.list_free(SpaceId(id), end);
+    let end = |id| tail.free_end(id).min(u32::MAX - EXTENT_PAGES).next_multiple_of(EXTENT_PAGES);
+    let far = tail.spaces.iter().filter(|(id, _, pages)| tail.free_end(*id) > *pages);
+    let ends: HashMap<u32, u32> = far.map(|(id, ..)| (*id, end(*id))).collect();
+    if ends.is_empty() {
+        return Ok(());
     }
+    let list = |manifest: &mut Manifest| {
+        for space in &mut manifest.spaces {
+            ends.get(&space.id).into_iter().for_each(|end| space.list_free(*end));
+        }
+    };
+    store.shared.meta.lock().await.change(&store.shared.volume, list).await?;
+    ends.iter().for_each(|(id, end)| store.shared.volume.list_free(SpaceId(*id), *end));
     Ok(())
 }
 

@@ -40,7 +40,7 @@ use crate::manifest::contents::Manifest;
 use crate::manifest::id::{id_text, new_id};
 use crate::store::pace::Pace;
 use crate::store::page_store::PageStore;
-use crate::volume::table::Freed;
+use crate::volume::table::{Freed, SpaceInfo};
 use pagetier_bufpool::{LogGate, PoolError, TierError};
 use pagetier_devio::files::{DirFile, Directory, RealDir, create_durably};
 use pagetier_devio::{Causes, IoBuf};
@@ -417,6 +417,7 @@ impl PageStore {
         // would be missing from both backups (I30).
         self.shared.tier.writes_ended().await;
         // Pages that do not exist now count as free in this backup, even if their numbers are used meanwhile.
+        let listed = self.spaces().list();
         let gone = Gone {
             freed: self.shared.volume.watch_freed(),
             free: self.shared.volume.free_pages(),
@@ -424,7 +425,8 @@ impl PageStore {
         };
         draft.put(&text(encode_head(&head), dir)?).await?;
         let last = base.continues.as_ref().ok().map(|last| &last.had);
-        let (looked_at, pages, absent) = self.copy_since(&head, last, &gone, draft, options).await?;
+        let copied = self.copy_since(&head, last, &listed, &gone, draft, options);
+        let (looked_at, pages, absent) = copied.await?;
         // A crash could otherwise take a page back to before what the chain has, and the next backup would
         // skip it (I30).
         self.sync().await?;
@@ -441,9 +443,15 @@ impl PageStore {
             tracing::warn!("pages were lost with the SSD while the store was backed up: beginning again");
             return Ok(None);
         }
-        // As they are at the end: a page created meanwhile was perhaps copied, and needs its space.
+        // Nor were pages beyond what was listed looked at: the chain may have a version of one from before a
+        // `shrink` (I35).
+        let beyond = |s: &SpaceInfo| {
+            let had = listed.iter().find(|of| of.id == s.id).map_or(0, |of| of.pages);
+            (s.id.0, had, s.pages.saturating_sub(had))
+        };
+        let beyond = spaces.iter().map(beyond).filter(|(.., count)| *count > 0).collect();
         let spaces = spaces.into_iter().map(|s| (s.id.0, s.name, s.pages)).collect();
-        let free = [gone.free, absent, free].concat();
+        let free = [gone.free, absent, free, beyond].concat();
         draft.put(&text(encode_tail(&Tail { pages, next_space, spaces, free }), dir)?).await?;
         let lacks_log = head.log.is_some() && !head.has_log;
         Ok(Some(Made { id: head.id, base, looked_at, pages, log_end, lacks_log }))
@@ -531,20 +539,20 @@ impl PageStore {
         Ok(Base { number, continues })
     }
 
-    /// Copies the pages with stamps above the head's `since`, and those that the `last` backup has not.
+    /// Copies the pages of the `listed` spaces with stamps above the head's `since`, and those that the `last` backup has not.
     /// Returns the number of pages examined, the number copied, and those of `gone` that have no version, as
     /// runs of one page.
     async fn copy_since(
         &self,
         head: &Head,
         last: Option<&Had>,
+        listed: &[SpaceInfo],
         gone: &Gone,
         draft: &mut Draft,
         options: &BackupOptions,
     ) -> Result<(u64, u64, Vec<(u32, u32, u32)>), BackupError> {
-        let spaces = self.spaces().list();
-        let total = spaces.iter().map(|s| u64::from(s.pages)).sum();
-        let mut pages = spaces.iter().flat_map(|s| (0..s.pages).map(|no| PageId::new(s.id, no)));
+        let total = listed.iter().map(|s| u64::from(s.pages)).sum();
+        let mut pages = listed.iter().flat_map(|s| (0..s.pages).map(|no| PageId::new(s.id, no)));
         let (mut reads, mut done, mut copied) = (JoinSet::new(), 0, 0);
         let (mut record, mut absent) = (Vec::new(), Vec::new());
         let page_bytes = self.shared.page_size().bytes() as f64;

@@ -73,7 +73,7 @@ pub(crate) enum Change {
         space: u32,
         extents: (u64, u64),
     },
-    /// A space keeps its first `extents` extents; the others, which are beyond its last page, become free.
+    /// A space keeps its first `extents` extents; the others, which are beyond its last number, become free.
     Cut {
         space: u32,
         extents: u64,

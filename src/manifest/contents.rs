@@ -271,8 +271,10 @@ impl Manifest {
             if u64::from(space.end()) > reserved(&space.runs) {
                 return Err("a space has more pages than its extents hold");
             }
-            // Only `shrink` leaves such numbers, in a manifest of the newest format: another one is damaged.
-            if self.format < MANIFEST_FORMAT && space.free.end() > space.pages {
+            // Only `shrink` leaves such numbers, in a manifest of the newest format, and no others beyond the
+            // end: an open would find something left of one, and end the space there.
+            let all_free = space.free.begin_before(space.end()) <= space.pages;
+            if space.free.end() > space.pages && !(self.format == MANIFEST_FORMAT && all_free) {
                 return Err("a free page is beyond the end of its space");
             }
             // A page in a hole has no home, so it must not exist: its write would have nowhere to go.

@@ -35,7 +35,7 @@ use tokio::sync::oneshot;
 
 impl Spaces<'_> {
     /// Gives back the extents (64 pages each) of `space` in which every page is free, and those beyond its
-    /// last page, but none that [`Spaces::reserve`] reserved. Any space can grow into them; until then, if
+    /// last number, but none that [`Spaces::reserve`] reserved. Any space can grow into them; until then, if
     /// the HDD is a file on a file system that can punch holes, their disk space returns to the file system.
     /// The file's length does not change. Then ends the space after the last of its pages that is not free:
     /// [`Spaces::pages`] falls, and a scan of all pages gets shorter. The pages stay free, and reusing one of
@@ -44,7 +44,7 @@ impl Spaces<'_> {
     ///
     /// # Errors
     /// The space does not exist, the HDD cannot be flushed, or the manifest cannot be written. Some extents
-    /// may have been given back, and the space may end earlier until the store is opened again.
+    /// may have been given back, and the space may end earlier.
     pub async fn shrink(self, space: SpaceId) -> Result<u64, Error> {
         self.0.shared.in_task(move |shared| async move { shared.shrink(space).await }).await
     }
@@ -151,14 +151,16 @@ impl Shared {
         self.in_task(move |shared| async move { shared.free(space, ranges, recorded).await }).await
     }
 
-    /// Gives extents back in this order: withhold their page numbers from reuse; flush what was written to
-    /// them, so that no torn write remains; record it in the manifest; update the maps in memory; punch
-    /// holes; lower the end of the space. Holds the manifest's lock to the end: a hole punched after a space has grown into the extents
-    /// would destroy its pages.
+    /// Gives extents back in this order: free the rest of the last one; withhold their page numbers from
+    /// reuse; flush what was written to them, so that no torn write remains; record it in the manifest; update
+    /// the maps in memory; punch holes; lower the end of the space. Holds the manifest's lock to the end: a
+    /// hole punched after a space has grown into the extents would destroy its pages.
     async fn shrink(&self, space: SpaceId) -> Result<u64, Error> {
         let _operation = self.ending.enter()?;
         let mut meta = self.meta.lock().await;
-        self.free_rest(space, &mut meta).await?;
+        if let Err(error) = self.free_rest(space, &mut meta).await {
+            tracing::debug!(%space, %error, "the last extent stays");
+        }
         let record = meta.manifest.spaces.iter().find(|record| record.id == space.0);
         let kept = record.map_or(0, |record| record.reserved_extents);
         let extents = self.volume.withhold_extents(space, kept).ok_or(Error::NoSuchSpace { space })?;
@@ -188,7 +190,7 @@ impl Shared {
     async fn free_rest(&self, space: SpaceId, meta: &mut ManifestState) -> Result<(), Error> {
         let Some(rest) = self.volume.withhold_rest(space) else { return Ok(()) };
         let pages = PageRuns::from_runs(&[rest]);
-        // If the record fails, they are numbers again that were never used.
+        // If the record fails, they are numbers again that were never used, or that `allocate` has skipped.
         let _withheld = Leaving { volume: &self.volume, space, pages: &pages, have_left: true };
         self.begin_free(space, (pages.clone(), pages.clone()), meta, &mut PageRuns::default()).await
     }

@@ -244,7 +244,7 @@ impl Shared {
     /// Gives back what a failed growth of `space` has taken: the space had `extents` extents before, and the
     /// HDD `hdd_bytes` bytes.
     async fn undo_growth(&self, space: SpaceId, extents: u64, hdd_bytes: u64, meta: &mut ManifestState) {
-        // They are recorded and lie beyond the last page, where they do no harm: `shrink` gives them back
+        // They are recorded and lie beyond the last number, where they do no harm: `shrink` gives them back
         // later.
         if let Err(error) = self.cut_tail(space, extents, meta).await {
             tracing::warn!(
@@ -267,7 +267,7 @@ impl Shared {
         }
     }
 
-    /// Gives back the extents of `space` beyond its last page, except its first `kept`. Returns their byte
+    /// Gives back the extents of `space` beyond its last number, except its first `kept`. Returns their byte
     /// ranges.
     pub(crate) async fn cut_tail(
         &self,

@@ -309,8 +309,7 @@ impl Volume {
     /// stay listed as free: versions from before they were are ignored when they are used again (I28).
     pub(crate) fn lower_end(&self, space: SpaceId, least: u32) {
         if let Some(mut s) = self.live_mut(space) {
-            let end = s.free.begin_before(s.pages).max(least);
-            s.pages = s.pages.min(end);
+            s.pages = s.pages.min(s.free.begin_before(s.pages).max(least));
         }
     }
 

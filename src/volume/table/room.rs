@@ -6,7 +6,7 @@ use crate::volume::growth_plan::{Ahead, Extents, Growth};
 use pagetier_page::{PageId, SpaceId};
 use std::ops::Range;
 
-/// Extents of a space beyond its last page, taken away from it.
+/// Extents of a space beyond its last number, taken away from it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tail {
     /// The number of extents that the space has left.
