@@ -152,9 +152,9 @@ impl Shared {
     }
 
     /// Gives extents back in this order: free the rest of the last one; withhold their page numbers from
-    /// reuse; flush what was written to them, so that no torn write remains; record it in the manifest; update
-    /// the maps in memory; punch holes; lower the end of the space. Holds the manifest's lock to the end: a
-    /// hole punched after a space has grown into the extents would destroy its pages.
+    /// reuse; flush what was written to them, so that no torn write remains; record it in the manifest;
+    /// update the maps in memory; punch holes; lower the end of the space. Holds the manifest's lock to the
+    /// end: a hole punched after a space has grown into the extents would destroy its pages.
     async fn shrink(&self, space: SpaceId) -> Result<u64, Error> {
         let _operation = self.ending.enter()?;
         let mut meta = self.meta.lock().await;
@@ -184,9 +184,9 @@ impl Shared {
         Ok(given.iter().map(|range| range.end - range.start).sum())
     }
 
-    /// Frees the numbers that the last extent of `space` has beyond the end, if its others are free. They were
-    /// never used, but they would keep the extent, and `allocate` prefers numbers that have disk space: the
-    /// first one would make the space as long as it was.
+    /// Frees the numbers that the last extent of `space` has beyond the end, if its others are free. They
+    /// were never used, but they would keep the extent, and `allocate` prefers numbers that have disk space:
+    /// the first one would make the space as long as it was.
     async fn free_rest(&self, space: SpaceId, meta: &mut ManifestState) -> Result<(), Error> {
         let Some(rest) = self.volume.withhold_rest(space) else { return Ok(()) };
         let pages = PageRuns::from_runs(&[rest]);

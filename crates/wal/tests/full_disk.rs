@@ -110,8 +110,8 @@ async fn pages_are_freed_on_a_full_disk() {
     db.shutdown().await.unwrap();
 }
 
-/// A page was freed, and its extent is another space's. Redo of what the log has of it, from before the record
-/// that frees it, needs no disk space: there is none.
+/// A page was freed, and its extent is another space's. Redo of what the log has of it, from before the
+/// record that frees it, needs no disk space: there is none.
 #[tokio::test]
 async fn redo_of_a_freed_page_needs_no_space_on_a_full_disk() {
     let folder = tempfile::tempdir().unwrap();
