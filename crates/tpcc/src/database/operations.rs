@@ -59,6 +59,7 @@ impl Operations {
     /// Applies the changes of one row to the table's version (`found` says whether the table holds it).
     /// Returns whether the row exists.
     pub(crate) fn overlay(&self, table: Table, key: &[u8], row: &mut [u8], found: bool) -> bool {
+        // The scan is short: a New-Order, the longest transaction, has at most some fifty operations.
         let mut exists = found;
         for operation in Self::read(&self.0).flatten() {
             match operation {

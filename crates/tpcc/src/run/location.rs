@@ -187,7 +187,7 @@ impl Location {
         })
     }
 
-    /// Whether the HDD is a device of another kind, such as an image on Ceph.
+    /// Whether the HDD is a device of another kind, such as an image on Ceph. Another machine could open it.
     pub(crate) fn is_on_a_device(&self) -> bool {
         self.hdd_device.is_some()
     }
@@ -216,11 +216,6 @@ impl Location {
                 (format!("memory {pace}"), format!("memory {ssd_pace}"))
             }
         }
-    }
-
-    /// Whether another machine could open the database.
-    pub(crate) fn is_for_other_machines(&self) -> bool {
-        self.hdd_device.is_some()
     }
 
     /// Whether the run leaves nothing behind.
@@ -278,6 +273,7 @@ impl Location {
         let Place::Files { dir, .. } = &self.place else {
             return Ok(());
         };
+        // The marker goes last: notes always mean a complete load, even if the program ends in between.
         let (path, new) = (dir.join(NOTES), dir.join("tpcc_lite.json.new"));
         let text = serde_json::to_vec_pretty(notes)
             .map_err(|why| LocationError::Notes { path: path.clone(), why: why.to_string() })?;
@@ -313,6 +309,7 @@ impl Location {
         let builder = PageStore::builder()
             .page_size(page_size)
             .ssd_bytes(ssd_bytes)
+            // The pool's bytes include the tables of the SSD's slots, which grow with the SSD.
             .pool_bytes(LOAD_POOL_BYTES + ssd_bytes / 64)
             .ssd_policy(SsdPolicy::None)
             .create(if self.force { Create::Overwriting } else { Create::OnBlank })

@@ -291,7 +291,7 @@ impl<'c> Session<'c> {
         if cli.hints {
             database.hint()?;
         }
-        if self.location.is_for_other_machines() {
+        if self.location.is_on_a_device() {
             // The next one to open it has a blank SSD.
             database.store.hot_set().keep(HOT_SET_EVERY).await?;
         }
