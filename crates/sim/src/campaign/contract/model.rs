@@ -91,6 +91,8 @@ impl PageModel {
             // Its home may have them, and show them after a discard.
             earlier.extend(gone);
         }
+        // The media hold whatever survives a power cut. After a kill the version may be volatile still, and
+        // fall back.
         let kept = if power_was_cut {
             Self { floor: version, given_up, ..Self::default() }
         } else {
@@ -117,6 +119,7 @@ impl PageModel {
         }
         self.bare();
         self.floor = if spared { self.floor } else { 0 };
+        // No call that has begun can vouch for the versions so far.
         self.worthless = self.versions.last().copied().unwrap_or(0);
         self.discards += 1;
         match version {
@@ -301,6 +304,7 @@ impl Model {
     pub(crate) fn published(&mut self, page: PageId, version: u32) {
         if let Some(p) = self.page(page) {
             p.published = version;
+            // Memory has a page that was written, whatever the devices lack.
             (p.uncertain, p.gone) = (false, false);
         }
     }
@@ -310,6 +314,7 @@ impl Model {
         let mut covered = Vec::new();
         for (space, s) in &self.spaces {
             for (no, p) in &s.pages {
+                // A version that is still under its guard is not covered.
                 let newest = p.versions.iter().rev().find(|v| **v <= up_to.min(p.published));
                 if let Some(newest) = newest.filter(|v| !p.uncertain && **v > p.worthless) {
                     covered.push((PageId::new(SpaceId(*space), *no), *newest, p.discards));
@@ -322,6 +327,7 @@ impl Model {
     /// Records that the call returned: those pages are durable.
     pub(crate) fn keep(&mut self, promise: Promise) {
         for (page, version, discards) in promise.pages {
+            // The call made a version durable that a discard meanwhile has declared worthless.
             if let Some(p) = self.page(page).filter(|p| p.discards == discards) {
                 p.floor = p.floor.max(version);
                 p.home_gone = false;

@@ -97,6 +97,7 @@ impl FaultBase {
         let made = Arc::new(plan.clone());
         let life = Life::new(&made, Start::Blank, Rate::Never, seed);
         let moment = life.live(&mut Totals::default())?.pop().ok_or("no moment")?;
+        // Each of some thousand cases goes on for as long after its fault.
         plan.ops = 60;
         Ok(Self { plan: Arc::new(plan), moment })
     }

@@ -99,6 +99,7 @@ impl<'a> Life<'a> {
             Start::Crash(moment, outcome) => moment.crashed(outcome),
             Start::Stranger(moment, outcome) => {
                 let disks = moment.crashed(outcome);
+                // The ring is the new store's own: only HDD and SSD have another's past.
                 let ring = SimDevice::new("ring", 0, self.seed, &disks.power);
                 Disks { ring, ..disks }
             }
@@ -155,6 +156,7 @@ impl<'a> Life<'a> {
             probe.accept_loss(true);
         }
         let mut store = self.opened(probe, rng, totals).await?;
+        // Accepted once: the loss is recorded now, and later opens must do without.
         probe.accept_loss(false);
         match self.start {
             Start::Crash(moment, outcome) => {
@@ -249,6 +251,7 @@ impl<'a> Life<'a> {
 
     /// Possibly makes a record of the next open fail. Returns how many opens may fail.
     fn fail_opening(&self, probe: &Probe, totals: &mut Totals) -> u32 {
+        // The count of saves makes each open of the life draw anew.
         let mut rng = SmallRng::seed_from_u64(self.seed ^ probe.manifest.saves() << 20 ^ 0x0be2);
         if rng.random_bool(0.3) {
             return 0;
@@ -308,6 +311,7 @@ impl<'a> Life<'a> {
         if let Some(folder) = self.folder {
             operator::compare(self.plan, folder, &taken, probe).await?;
         }
+        // The power ends by itself after more operations than any life needs.
         if probe.power.is_cut() {
             return Err("does not come to rest".to_owned());
         }
@@ -394,6 +398,7 @@ impl<'a> Life<'a> {
     ) -> Result<Arc<PageStore>, String> {
         let longest = [10_000, 100_000, 1_000_000, SLOW.as_micros() as u64][rng.random_range(0..4)];
         let pause = Duration::from_micros(rng.random_range(1..longest));
+        // Some writes outlast their store, and meet the next one's open.
         for device in [&probe.hdd, &probe.ssd] {
             if rng.random_bool(0.5) {
                 let slow = Fault::new(FaultEffect::Slow(pause)).on(IoOp::Write);
@@ -479,6 +484,7 @@ impl<'a> Life<'a> {
             self.close(probe, store, totals).await?;
             probe.released();
         }
+        // Taken while the store is still open: its background work has not ended.
         let last = probe.now();
         let mut moments = probe.take();
         moments.push(last);

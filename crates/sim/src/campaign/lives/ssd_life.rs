@@ -127,6 +127,7 @@ impl World {
     async fn lives(&mut self, totals: &mut Totals) -> Result<(), String> {
         for life in 0..self.rng.random_range(2..=4) {
             let store = self.opened(totals).await?;
+            // The life ends within an I/O, within a call, between calls, or not before its steps end.
             let limits = [20_000, 100_000, 500_000, LONG.as_micros() as u64];
             let most = limits[self.rng.random_range(0..4)];
             let patience = Duration::from_micros(self.rng.random_range(1..most));
@@ -139,6 +140,8 @@ impl World {
                 }
             }
             self.probe.violation()?;
+            // No readmission has verified the SSD since slots became corrupt: a crash may cost what no
+            // report lists.
             if self.corrupted {
                 return Ok(());
             }
@@ -339,6 +342,7 @@ impl World {
                 6 => self.act(store, Act::Drain).await?,
                 _ => self.acknowledge(store).await?,
             }
+            // Half of the time the next open has to end the refusal, and no call of this life.
             if store.stats().ssd.refusing.is_some() && self.rng.random_bool(0.5) {
                 return Ok(());
             }
@@ -388,6 +392,7 @@ impl World {
         let waits = waits(act, store);
         {
             let mut model = self.model();
+            // While the call runs, it may lose what is written beside it, too.
             model.lost_to = u32::MAX;
             model.loss_spares_synced &= act != Act::Abandon;
         }
@@ -439,6 +444,7 @@ impl World {
         }
         {
             let mut model = self.model();
+            // From here on, a loss that the call reported covers no new version.
             model.lost_to = model.last_version;
         }
         // A readmission that could not list what it found lost leaves that to the next save.

@@ -75,6 +75,8 @@ impl Run<'_> {
     fn lives(&mut self) -> Result<(), String> {
         let mut rng = SmallRng::seed_from_u64(self.plan.seed ^ 0x10_6106);
         *self.place = "the life of another store".to_owned();
+        // Numbers far beyond those of the store under test: no page of another store passes for one of its
+        // own.
         let foreign = self.beside(blank(&self.plan, 77), Model::default().going_on_at(1 << 24))?;
         *self.place = "the life of a store without a log".to_owned();
         let unlogged = unlogged::made(&self.plan, blank(&self.plan, 78))?;
@@ -92,6 +94,8 @@ impl Run<'_> {
                 None => (blank(plan, 0), Model::default()),
             };
             let images = self.plan.images as usize;
+            // An operation has about 14 boundaries, so a life yields about as many moments as the plan
+            // wants.
             let share = images as f64 / (f64::from(self.plan.tasks * self.plan.ops) * 14.0).max(1.0);
             let (media, model) = begin(&self.plan);
             let mut plan = Arc::clone(&self.plan);
@@ -112,6 +116,8 @@ impl Run<'_> {
                     .transpose()?,
             }
             .live(self.totals)?;
+            // A copy that took another course from the same crash: its log has the store's identity and
+            // other records.
             let sibling = if start.is_some() {
                 *self.place = format!("life {life}, of a copy");
                 let (media, model) = begin(&self.plan);
@@ -121,6 +127,8 @@ impl Run<'_> {
                 None
             };
             for (at, moment) in moments.iter().enumerate() {
+                // A generator for each moment: a replay with fewer moments draws the same outcomes at those
+                // that are left.
                 let mut rng =
                     SmallRng::seed_from_u64(self.plan.seed ^ u64::from(life) << 50 ^ (at as u64) << 30);
                 let before = line.iter().chain(&moments[..at]).collect();
@@ -132,6 +140,8 @@ impl Run<'_> {
                 }
             }
             let last = moments.len() - 1;
+            // Moments after the one that the next life begins at belong to a future that never came: no
+            // past has them.
             let next = if rng.random_bool(0.5) { last } else { rng.random_range(0..moments.len()) };
             crashed = Some(outcome(&mut rng));
             line.extend(moments.into_iter().take(next + 1));
@@ -192,6 +202,7 @@ impl Run<'_> {
         nesting: u32,
         rng: &mut SmallRng,
     ) -> Result<(), String> {
+        // More often after a kill: only then do volatile writes of two lives meet at the next cut.
         let again = nesting < 3 && rng.random_ratio(1, if outcome.keeps_power() { 3 } else { 6 });
         let rate = if again { Rate { share: 0.06, max: 4 } } else { Rate::NEVER };
         let plan = Arc::clone(&self.plan);

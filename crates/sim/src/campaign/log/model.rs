@@ -422,10 +422,12 @@ impl Model {
             };
             let allowed = self.allowed(&versions, end);
             let base = allowed[0].cloned();
+            // Of the versions without a guarantee, the one that was found goes on; no other comes back.
             let later = allowed.into_iter().skip(1).flatten().rfind(matches).cloned();
             let is_base = base.as_ref().is_some_and(|base| matches(&base));
             versions = base.into_iter().chain(later.filter(|_| !is_base)).collect();
             for version in versions.iter_mut().filter(|v| matches!(v.at, At::Lsn(_))) {
+                // The next open goes on from `end`, and may give out positions again that were cut off.
                 version.at = At::Lsn(0);
             }
             self.pages.insert(page, versions);

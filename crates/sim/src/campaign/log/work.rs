@@ -167,6 +167,7 @@ impl Worker {
         }
         let count = self.rng.random_range(1..=most);
         let mut some: Vec<PageId> = (0..count).map(|_| all[self.rng.random_range(0..all.len())]).collect();
+        // In one order, as every task latches: no two wait for each other.
         some.sort_unstable();
         some.dedup();
         some
@@ -221,6 +222,7 @@ impl Worker {
             }
             3..6 => {
                 let bytes = content.to_le_bytes().repeat(some.div_ceil(4));
+                // Both ways to change a range: `write` is told it, `replace` finds it by comparing.
                 if some.is_multiple_of(2) {
                     tx.write(at, from, &bytes[..some]);
                 } else {
@@ -256,6 +258,8 @@ impl Worker {
         if changes.is_empty() && freed.is_empty() {
             return Ok(());
         }
+        // Half of the commits take the engine's usual call, the others its parts, with and without the
+        // guards kept.
         let drawn = self.rng.random_range(0..12_u32);
         if drawn >= 6 {
             return self.commit_by_call(db, tx, &changes, freed).await;
@@ -601,6 +605,7 @@ impl Worker {
             Some(Err(error)) => return self.judge("drop_space", &error),
             None => {}
         }
+        // A drop whose caller is gone may go on. Only then does the list of spaces show how it ended.
         tokio::time::sleep(LEAVES).await;
         let there = db.spaces().list().iter().any(|info| info.id == space);
         // One whose record failed may be gone after a crash.
@@ -639,6 +644,7 @@ impl Worker {
     async fn steps(&mut self) -> Outcome {
         let db = Arc::clone(&self.db);
         let open = self.model().unapplied();
+        // Steps end more often than they begin: one that stays open keeps the log from being shortened.
         let lsn = match open.filter(|_| self.rng.random_bool(0.6)) {
             Some(commit) => {
                 let before = db.wal().end();
@@ -682,6 +688,7 @@ impl Worker {
         let Some(guard) = self.latched(db, *page).await? else { return Ok(()) };
         tx.add(guard);
         let capacity = db.wal().capacity_bytes() as usize;
+        // Well within the capacity, half of it, and beyond it, where the log may refuse.
         let wanted = [capacity / 5, capacity / 2, capacity * 5 / 4][self.rng.random_range(0..3)];
         let times = wanted / tx.payload(0).len();
         for _ in 0..times {
@@ -738,6 +745,7 @@ impl Worker {
 
     async fn back_up(&mut self) -> Outcome {
         let Some(shelf) = self.shelf.clone().filter(|_| !self.watch.is_troubled()) else { return Ok(()) };
+        // The copy shows one moment of the call, so any state from this one to the one after is right.
         let before = self.model().clone();
         let db = Arc::clone(&self.db);
         let full = self.rng.random_bool(0.3);
@@ -777,6 +785,7 @@ impl Worker {
     }
 
     async fn pause(&mut self) -> Outcome {
+        // Shorter than most I/O, about as long, and long enough for the store to come to rest.
         let us = [100, 5_000, 400_000][self.rng.random_range(0..3)];
         tokio::time::sleep(Duration::from_micros(self.rng.random_range(1..us))).await;
         Ok(())

@@ -94,6 +94,7 @@ impl Model {
         let calls = &mut self.ssd_calls;
         calls.running -= 1;
         if dropped {
+            // It may run on until a later call of a kind that takes turns has ended.
             calls.background = Some(calls.last);
         } else if act.waits() && calls.background.is_some_and(|last| last < call) {
             calls.background = None;

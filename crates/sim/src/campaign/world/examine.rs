@@ -190,6 +190,8 @@ pub(crate) fn examine(crash: Crash<'_>, lenient: Lenient, rate: Rate) -> Result<
     };
     in_virtual_time(async {
         let model = moment.model.clone();
+        // Most crashes take no moments, so they need no observed devices, and no latencies, which cost
+        // time.
         if matches!(rate, Rate::Never) {
             let manifest = Arc::new(moment.manifest.fork());
             let store = plan.open(disks.shared(), &manifest).await?;
