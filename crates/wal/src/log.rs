@@ -17,7 +17,7 @@
 //! leave a blocked thread each. Its end wakes all who wait; those whose records are durable need no turn.
 //!
 //! **Failures.** Bytes that could not be made durable stay in memory, and the next flush writes them to a new
-//! segment: a full disk delays commits until there is room. A reserve takes the records of frees, and lets a
+//! segment: a full disk delays commits until there is space. A reserve takes the records of frees, and lets a
 //! checkpoint shorten the log, which gives space back. On a device it is one of the slots.
 //!
 //! **Locks.** The turn before `output` before `state`; neither of the latter is held across an `.await`.
@@ -128,7 +128,7 @@ pub(crate) struct Shared {
     /// The medium was full, and the log has not been shortened since: the reserve may be used up.
     tight: AtomicBool,
     /// The log up to here should go, because its medium is full or almost so, or because it may not be
-    /// longer; 0: there is room. A copy of what the segments say, which a write may hold for long.
+    /// longer; 0: there is space. A copy of what the segments say, which a write may hold for long.
     to_go: AtomicU64,
     /// The position up to which the oldest segment alone would go that the pages need.
     next_to_go: AtomicU64,
@@ -340,7 +340,7 @@ impl Wal {
         let next_signal = end + options.capacity_bytes / 32;
         let (id, blocks) = (segments.id(), segments.blocks());
         // A record has four bytes for its length.
-        let record_bytes_max = segments.room().min(options.capacity_bytes).min(u32::MAX.into());
+        let record_bytes_max = segments.segment_bytes_max().min(options.capacity_bytes).min(u32::MAX.into());
         let state = State {
             buf: Vec::new(),
             end,
@@ -398,7 +398,7 @@ impl Wal {
             truncated: Notify::new(),
             archive: OnceLock::new(),
         };
-        shared.note_room(&shared.output.lock().segments);
+        shared.note_space(&shared.output.lock().segments);
         Ok(Self(Arc::new(shared)))
     }
 
@@ -449,7 +449,7 @@ impl Wal {
         Lsn(self.0.oldest.load(Ordering::Acquire))
     }
 
-    /// The length since the position from which a crash needs the log at which [`Wal::has_room`] waits, in
+    /// The length since the position from which a crash needs the log at which [`Wal::has_space`] waits, in
     /// bytes. What is kept for the loss of the SSD has a limit of its own.
     #[must_use]
     pub fn capacity_bytes(&self) -> u64 {
@@ -783,7 +783,7 @@ impl Shared {
         if !output.segments.is_ready() {
             output.segments.ready()?;
             output.segments.reserve(self.options.segment_bytes());
-            self.note_room(&output.segments);
+            self.note_space(&output.segments);
             self.durable.fetch_max(output.reached, Ordering::AcqRel);
         }
         Ok(())
@@ -821,7 +821,7 @@ impl Shared {
         };
         // Split a large batch into several segments, so that truncation can remove the old ones.
         let segment_bytes = segments.usual_bytes(self.options);
-        let most = usize::try_from(segments.room()).unwrap_or(usize::MAX);
+        let most = usize::try_from(segments.segment_bytes_max()).unwrap_or(usize::MAX);
         let mut written = Written { bytes: writing, len: 0 };
         while written.len < written.bytes.len() {
             // Another owner's log may be where this would be written.
@@ -834,7 +834,7 @@ impl Shared {
             self.failing.store(appended.is_err(), Ordering::Release);
             // Also if the reserve took it, which a checkpoint sets aside anew.
             self.tight.fetch_or(segments.was_full(), Ordering::AcqRel);
-            self.note_room(segments);
+            self.note_space(segments);
             let is_new = appended?;
             *reached = start + chunk as u64;
             written.len += chunk;
@@ -886,7 +886,7 @@ impl Shared {
         if truncated.is_ok() {
             self.tight.store(false, Ordering::Release);
         }
-        self.note_room(segments);
+        self.note_space(segments);
         self.truncated.notify_waiters();
         truncated
     }

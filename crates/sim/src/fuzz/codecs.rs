@@ -178,7 +178,7 @@ fn ring_events(input: &mut Input<'_>) {
         match input.byte() % 3 {
             0 => {
                 let count = 1 + usize::from(input.byte()) % home.batch_max(Backing::Ring);
-                if home.has_room(Backing::Ring, count).is_ok() {
+                if home.fits(Backing::Ring, count).is_ok() {
                     let version = |no| (PageId::new(SpaceId(1), no), Stamp::from_bits(stamp));
                     let versions = (0..count as u32).map(version).collect();
                     let places = home.begin(Backing::Ring, versions, Stamp::from_bits(stamp), None);

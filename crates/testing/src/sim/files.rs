@@ -379,8 +379,8 @@ impl Disk {
                 (Edit::SetLen(len), Ok(()))
             }
             Edit::Write(at, mut bytes) => {
-                let room = self.free.map_or(u64::MAX, |free| free + before);
-                let fits = room.saturating_sub(at).min(bytes.len() as u64) as usize;
+                let available = self.free.map_or(u64::MAX, |free| free + before);
+                let fits = available.saturating_sub(at).min(bytes.len() as u64) as usize;
                 let result = if fits < bytes.len() { Err(ErrorKind::StorageFull.into()) } else { Ok(()) };
                 bytes.truncate(fits);
                 (Edit::Write(at, bytes), result)

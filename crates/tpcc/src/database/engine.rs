@@ -110,7 +110,7 @@ impl Database {
     pub(crate) async fn begin<'d>(&'d self, operations: &'d mut Operations) -> Result<Tx<'d>, DbError> {
         // Before any row is locked: a transaction that waited for the log with locks would stop all that
         // need its rows.
-        self.wal.has_room().await;
+        self.wal.has_space().await;
         if self.stopped.load(Ordering::Acquire) {
             return Err(DbError::Stopped);
         }

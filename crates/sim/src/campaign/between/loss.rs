@@ -53,7 +53,7 @@ async fn compare(store: &PageStore, moment: &Moment, whole: bool) -> Result<u64,
     let there = store.spaces().list();
     for (space, s) in moment.model.spaces.iter().filter(|(_, s)| s.state == SpaceState::Live) {
         // Its drop failed with an error, but what was saved of it may show after a crash.
-        if s.doubt.is_some() && !there.iter().any(|listed| listed.id.0 == *space) {
+        if s.unverified_drop.is_some() && !there.iter().any(|listed| listed.id.0 == *space) {
             continue;
         }
         for (no, model) in &s.pages {

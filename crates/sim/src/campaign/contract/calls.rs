@@ -10,7 +10,7 @@ pub(crate) struct SsdCalls {
     pub(crate) background: Option<u32>,
     pub(crate) acknowledging: bool,
     /// A call failed: what it would have recorded may show after a crash.
-    pub(crate) in_doubt: bool,
+    pub(crate) unverified: bool,
 }
 
 impl SsdCalls {

@@ -171,13 +171,13 @@ pub(crate) struct SpaceModel {
     pub(crate) state: SpaceState,
     pub(crate) pages: BTreeMap<u32, PageModel>,
     /// A drop of it failed, and a crash may show it as completed; a `sync` that begins later resolves this.
-    pub(crate) doubt: Option<u32>,
+    pub(crate) unverified_drop: Option<u32>,
 }
 
 /// What a `sync` that begins at this moment will guarantee when it returns.
 pub(crate) struct Promise {
     pages: Vec<(PageId, u32, u32)>,
-    doubts: u32,
+    unverified_calls: u32,
 }
 
 impl Promise {
@@ -233,7 +233,7 @@ pub(crate) struct Model {
     /// The newest version number issued.
     pub(crate) last_version: u32,
     spaces_made: u32,
-    doubts: u32,
+    unverified_calls: u32,
 }
 
 impl Model {
@@ -256,7 +256,8 @@ impl Model {
 
     /// Records the creation of a space.
     pub(crate) fn created(&mut self, id: SpaceId, name: String) {
-        let space = SpaceModel { name, state: SpaceState::Live, pages: BTreeMap::new(), doubt: None };
+        let space =
+            SpaceModel { name, state: SpaceState::Live, pages: BTreeMap::new(), unverified_drop: None };
         self.spaces.insert(id.0, space);
     }
 
@@ -321,7 +322,7 @@ impl Model {
                 }
             }
         }
-        Promise { pages: covered, doubts: self.doubts }
+        Promise { pages: covered, unverified_calls: self.unverified_calls }
     }
 
     /// Records that the call returned: those pages are durable.
@@ -334,8 +335,8 @@ impl Model {
             }
         }
         for space in self.spaces.values_mut() {
-            space.doubt = space.doubt.filter(|doubt| *doubt > promise.doubts);
-            space.pages.values_mut().for_each(|p| p.settle(promise.doubts));
+            space.unverified_drop = space.unverified_drop.filter(|call| *call > promise.unverified_calls);
+            space.pages.values_mut().for_each(|p| p.settle(promise.unverified_calls));
         }
     }
 
@@ -358,12 +359,12 @@ impl Model {
         }
     }
 
-    /// Records that a drop failed and the space is unchanged; `in_doubt`: a crash may show otherwise.
-    pub(crate) fn not_dropped(&mut self, space: u32, in_doubt: bool) {
-        self.doubts += 1;
-        let doubt = in_doubt.then_some(self.doubts);
+    /// Records that a drop failed and the space is unchanged; `unverified`: a crash may show otherwise.
+    pub(crate) fn not_dropped(&mut self, space: u32, unverified: bool) {
+        self.unverified_calls += 1;
+        let call = unverified.then_some(self.unverified_calls);
         if let Some(s) = self.spaces.get_mut(&space) {
-            (s.state, s.doubt) = (SpaceState::Live, doubt.or(s.doubt));
+            (s.state, s.unverified_drop) = (SpaceState::Live, call.or(s.unverified_drop));
         }
     }
 
@@ -377,13 +378,13 @@ impl Model {
     /// Records that the space exists after a crash.
     pub(crate) fn found_space(&mut self, space: u32) {
         if let Some(s) = self.spaces.get_mut(&space) {
-            (s.state, s.doubt) = (SpaceState::Live, None);
+            (s.state, s.unverified_drop) = (SpaceState::Live, None);
         }
     }
 
     /// Records that a space whose drop is uncertain is gone after a crash. Returns false if it was not.
-    pub(crate) fn settle_doubt(&mut self, space: u32) -> bool {
-        let gone = self.spaces.get(&space).is_some_and(|s| s.doubt.is_some());
+    pub(crate) fn resolve_drop(&mut self, space: u32) -> bool {
+        let gone = self.spaces.get(&space).is_some_and(|s| s.unverified_drop.is_some());
         if gone {
             self.dropped(space);
         }

@@ -204,7 +204,7 @@ impl<'a> Life<'a> {
         let dropped =
             if rng.random_bool(self.plan.share("drop-open", 0.1)) { rng.random_range(1..=3) } else { 0 };
         probe.unmark(State::AfterClose);
-        let mut failing = if self.records_fail { self.fail_opening(probe, totals) } else { 0 };
+        let mut failing = if self.records_fail { self.fail_open(probe, totals) } else { 0 };
         let until = tokio::time::Instant::now() + BUSY_MAX;
         let mut attempts = 0;
         loop {
@@ -238,7 +238,7 @@ impl<'a> Life<'a> {
                 // An open may fail only for the record that was made to fail, and has to name it.
                 Err(error) if failing > 0 && names_the_record(&error) => {
                     probe.released();
-                    probe.mark(State::OpeningFailed);
+                    probe.mark(State::OpenFailed);
                     failing -= 1;
                     if failing == 0 {
                         probe.clear_faults();
@@ -250,7 +250,7 @@ impl<'a> Life<'a> {
     }
 
     /// Possibly makes a record of the next open fail. Returns how many opens may fail.
-    fn fail_opening(&self, probe: &Probe, totals: &mut Totals) -> u32 {
+    fn fail_open(&self, probe: &Probe, totals: &mut Totals) -> u32 {
         // The count of saves makes each open of the life draw anew.
         let mut rng = SmallRng::seed_from_u64(self.seed ^ probe.manifest.saves() << 20 ^ 0x0be2);
         if rng.random_bool(0.3) {

@@ -145,7 +145,7 @@ impl Case {
             for outcome in [Outcome::Cut(seed + 1), Outcome::Killed(seed + 1)] {
                 let crash = Crash { plan, moment: &then, outcome };
                 let mut checked = examine(crash, Lenient::default(), Rate::Never)?.checked;
-                checked.states.add(State::OpeningFailed);
+                checked.states.add(State::OpenFailed);
                 totals.crash(&checked);
             }
         }

@@ -47,7 +47,7 @@ struct Reported {
     /// A call that may add to the loss has begun.
     may_grow: bool,
     /// A save that adds to the loss may have taken effect although it failed.
-    in_doubt: bool,
+    unverified: bool,
     /// A save that acknowledges the loss, or removes pages that were saved, may have taken effect although it
     /// failed.
     may_be_gone: bool,
@@ -258,7 +258,7 @@ impl World {
     fn compare(&self, store: &PageStore) -> Result<(), String> {
         let now = store.ssd().loss();
         let Reported { loss, may_be_gone, .. } = &self.reported;
-        let may_grow = self.reported.may_grow || self.reported.in_doubt;
+        let may_grow = self.reported.may_grow || self.reported.unverified;
         let lists = |loss: &Option<SsdLoss>, page| loss.as_ref().is_some_and(|loss| loss.contains(page));
         for page in self.pages() {
             if lists(loss, page) && !lists(&now, page) && !may_be_gone {
@@ -402,7 +402,7 @@ impl World {
             let saves = Saves::some(1, &mut self.rng);
             // Even if the call is dropped. On a device, a write that failed may have landed.
             let in_force = saves.replaced || self.probe.on_hdd;
-            self.reported.in_doubt |= in_force;
+            self.reported.unverified |= in_force;
             self.reported.may_be_gone |= in_force;
             self.story.push(format!("{saves:?}"));
             Planned::saves(saves).inject_now(&self.probe);
@@ -456,8 +456,8 @@ impl World {
 
     /// Checks what a call that ended reports; `alone`: nothing else went on.
     async fn acted(&mut self, store: &Arc<PageStore>, done: &Outcomes, alone: bool) -> Result<(), String> {
-        let Reported { in_doubt, may_be_gone, .. } = self.reported;
-        self.reported = Reported { loss: store.ssd().loss(), may_grow: false, in_doubt, may_be_gone };
+        let Reported { unverified, may_be_gone, .. } = self.reported;
+        self.reported = Reported { loss: store.ssd().loss(), may_grow: false, unverified, may_be_gone };
         self.model().ssd_call_reports(done);
         if let (Some(loss), true) = (&done.loss, alone) {
             self.is_exact(store, loss).await?;
@@ -514,7 +514,7 @@ impl World {
             Some(Ok(())) => {
                 // Without a loss nothing is saved.
                 self.reported = Reported {
-                    in_doubt: self.reported.in_doubt && reported.is_none(),
+                    unverified: self.reported.unverified && reported.is_none(),
                     ..Reported::default()
                 };
                 self.states.add(State::LossAcknowledged);

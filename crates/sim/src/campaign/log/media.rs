@@ -94,8 +94,8 @@ impl Media for Inline {
         self.media.segments_max()
     }
 
-    fn room(&self) -> u64 {
-        self.media.room()
+    fn segment_bytes_max(&self) -> u64 {
+        self.media.segment_bytes_max()
     }
 
     fn path(&self, start: u64) -> PathBuf {

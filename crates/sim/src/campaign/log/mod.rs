@@ -211,7 +211,7 @@ impl Run<'_> {
             watch.set(rate, true);
             let db = match open::open(&watch, &plan, &Parts::default()).await {
                 // A new store's HDD whose label is torn: it has no page yet, and the error says what to do.
-                Err(error) if moment.model.opening == 0 && error.contains("not Pagetier's") => {
+                Err(error) if moment.model.opens == 0 && error.contains("not Pagetier's") => {
                     return Ok((0, watch.take()));
                 }
                 opened => opened.map_err(|error| format!("does not open: {error}"))?,

@@ -161,7 +161,7 @@ pub(crate) fn check_spaces(store: &PageStore, model: &mut Model) -> Result<(), S
     for (id, name, state) in spaces {
         let found = there.iter().any(|s| s.id.0 == id && s.name == name);
         match (state, found) {
-            (SpaceState::Live, false) if model.settle_doubt(id) => {}
+            (SpaceState::Live, false) if model.resolve_drop(id) => {}
             (SpaceState::Live, false) => return Err(format!("space {name} is gone")),
             (SpaceState::Dropped, true) => return Err(format!("space {name} was dropped, but is there")),
             // The space is unchanged.
