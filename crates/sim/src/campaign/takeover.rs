@@ -65,7 +65,7 @@ struct Machine {
 }
 
 fn builder(homes: &Arc<SimSeat>, lease: Duration, seed: u64) -> Builder {
-    let ssd = SimDevice::new("ssd", 0, seed, &super::world::moment::bounded_power());
+    let ssd = SimDevice::new("ssd", 0, seed, &super::world::crash::bounded_power());
     PageStore::builder()
         .manifest(OnHdd { bytes_max: 256 << 10, ..OnHdd::default() }.lease(lease))
         .hdd(Arc::clone(homes) as SharedDevice)
@@ -79,7 +79,7 @@ fn builder(homes: &Arc<SimSeat>, lease: Duration, seed: u64) -> Builder {
 
 async fn run(seed: u64) -> Result<u64, String> {
     let mut rng = SmallRng::seed_from_u64(seed ^ 0x7a6e_0ce5);
-    let power = super::world::moment::bounded_power();
+    let power = super::world::crash::bounded_power();
     // The log's device completes at once: it is written by threads that virtual time would not wait for.
     let log = SimDevice::new("log", 0, seed, &power);
     log.grow(64 << 20).map_err(|error| error.to_string())?;

@@ -4,8 +4,8 @@
 use crate::campaign::contract::model::SpaceState;
 use crate::campaign::polls::up_to;
 use crate::campaign::report::totals::Totals;
+use crate::campaign::world::crash::{Crash, Moment, bounded_power};
 use crate::campaign::world::examine::{in_virtual_time, look};
-use crate::campaign::world::moment::{Crash, Moment, bounded_power};
 use pagetier::{PageId, PageStore, SpaceId};
 use pagetier_devio::SharedDevice;
 use pagetier_testing::SimDevice;

@@ -4,9 +4,9 @@
 use super::rot::refusal;
 use crate::campaign::draw::plan::Plan;
 use crate::campaign::report::totals::Totals;
+use crate::campaign::world::crash::{Moment, bounded_power};
 use crate::campaign::world::disks::{Disks, SharedDisks};
 use crate::campaign::world::examine::{Lenient, check, in_virtual_time};
-use crate::campaign::world::moment::{Moment, bounded_power};
 use clap::ValueEnum;
 use pagetier::MemoryManifest;
 use pagetier_devio::Device;

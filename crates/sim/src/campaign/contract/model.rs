@@ -8,7 +8,6 @@
 
 mod freed;
 
-use super::calls::SsdCalls;
 use super::content::fill;
 use super::running::Running;
 pub(crate) use freed::Existence;
@@ -207,6 +206,26 @@ pub(crate) struct Doing {
     pub(crate) far: bool,
     /// The operations of the table.
     pub(crate) running: Running,
+}
+
+/// The calls that change how the SSD is used: those that may add to a loss, and those that were dropped and may still run.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SsdCalls {
+    pub(crate) running: u32,
+    /// The number of the last call.
+    pub(crate) last: u32,
+    /// The last call when one was dropped.
+    pub(crate) background: Option<u32>,
+    pub(crate) acknowledging: bool,
+    /// A call failed: what it would have recorded may show after a crash.
+    pub(crate) unverified: bool,
+}
+
+impl SsdCalls {
+    /// Whether a call is running, perhaps without its caller.
+    pub(crate) const fn are_running(&self) -> bool {
+        self.running > 0 || self.background.is_some()
+    }
 }
 
 /// The model of the whole store.

@@ -6,7 +6,7 @@ use super::terms::Terms;
 use super::watch::{Media, Moment, Watch};
 use crate::campaign::draw::plan::Plan;
 use crate::campaign::report::totals::Totals;
-use crate::campaign::world::moment::bounded_power;
+use crate::campaign::world::crash::bounded_power;
 use pagetier::backup::{BackupFile, Backups};
 use pagetier::{Builder, Lsn, MemoryManifest};
 use pagetier_devio::SharedDevice;

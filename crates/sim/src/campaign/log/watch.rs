@@ -4,8 +4,8 @@
 use super::disk::{LogDisk, LogMoment};
 use super::model::Model;
 use crate::campaign::draw::plan::Plan;
+use crate::campaign::world::crash::{Outcome, bounded_power};
 use crate::campaign::world::disks::{Disks, SharedDisks};
-use crate::campaign::world::moment::{Outcome, bounded_power};
 use pagetier::{Loss, MemoryManifest};
 use pagetier_devio::{
     Device, DeviceError, DeviceStats, DoneFuture, IoBufs, IoClass, IoFuture, Occupancy, SharedDevice,

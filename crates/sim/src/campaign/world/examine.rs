@@ -1,6 +1,6 @@
 //! Opens stores on simulated devices, and checks every page after a crash.
 
-use super::moment::{Crash, Moment, Outcome};
+use super::crash::{Crash, Moment, Outcome};
 use super::probe::{Phase, Probe, Rate};
 use crate::campaign::contract::content::version_in;
 use crate::campaign::contract::model::{Model, SpaceState};

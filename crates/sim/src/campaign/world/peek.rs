@@ -1,6 +1,6 @@
 //! Inspects the devices behind the store's back, for coverage: which versions of a page are where.
 
-use super::opening::AREAS;
+use super::builder::AREAS;
 use crate::campaign::contract::model::Model;
 use crate::campaign::report::coverage::{State, States};
 use pagetier::{MemoryManifest, PageId, PageSize};

@@ -1,7 +1,7 @@
 //! Faults to inject: of a device, or of the saves of the manifest.
 
-use super::moment::SUPERBLOCKS;
-use super::opening::AREAS;
+use super::builder::AREAS;
+use super::crash::SUPERBLOCKS;
 use super::probe::Probe;
 use super::saves::Saves;
 use crate::campaign::draw::plan::Plan;

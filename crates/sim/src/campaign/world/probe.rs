@@ -4,9 +4,9 @@
 //! A moment holds everything that determines a crash at that point: the devices with their volatile writes,
 //! the manifest, and the versions that the contract allows. Nothing here changes the store's behaviour.
 
+use super::crash::{Moment, Outcome};
 use super::disks::Disks;
 use super::gate::Log;
-use super::moment::{Moment, Outcome};
 use super::peek;
 use super::saves::Saves;
 use crate::campaign::contract::model::Model;

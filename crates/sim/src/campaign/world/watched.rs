@@ -1,9 +1,9 @@
 //! The devices that a store under observation gets: they report each operation to the [`Probe`], and check
 //! the rules of opens.
 
+use super::builder::AREAS;
+use super::crash::SUPERBLOCKS;
 use super::disks::SharedDisks;
-use super::moment::SUPERBLOCKS;
-use super::opening::AREAS;
 use super::peek;
 use super::probe::{Lease, Part, Probe, Which};
 use crate::campaign::report::coverage::State;
