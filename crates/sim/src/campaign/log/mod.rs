@@ -8,6 +8,7 @@
 //! | `watch` | the devices, and moments of them |
 //! | `open` | opens, and the check of everything that a store shows |
 //! | `work`, `life` | the operations of an engine, and its lives |
+//! | `trouble` | failures, another opener and an operator beside them |
 //! | `backup` | backups and restorations |
 //! | `twist` | wrong, older, damaged logs; a lost SSD |
 //! | `unlogged` | a store that never had a log |
@@ -19,6 +20,7 @@ mod media;
 mod model;
 mod open;
 mod terms;
+mod trouble;
 mod twist;
 mod unlogged;
 mod watch;
