@@ -97,6 +97,7 @@ async fn run(seed: u64) -> Result<u64, String> {
     let mut owner: Option<Arc<Machine>> = None;
     for _ in 0..OWNERS {
         if let Some(former) = &owner {
+            // Stopped before the ban, a former owner learns of it only when it goes on.
             former.is_stopped.send_replace(rng.random_bool(0.4));
             sleep(Duration::from_millis(rng.random_range(0..100))).await;
             former.ban(true);
@@ -185,6 +186,7 @@ impl Machine {
     /// Returns whether this owner still serves pages.
     async fn read(&self, no: u32) -> Result<bool, String> {
         let page = PageId::new(self.space, no);
+        // Before the read: a version that is acknowledged during it need not be seen.
         let floor = self.world.acked[no as usize].load(Ordering::Relaxed);
         let begun = Instant::now();
         let found = match self.db.get(page).await {

@@ -91,6 +91,7 @@ async fn scan(
         see(&mut districts[at], order, row);
         ControlFlow::Continue(())
     };
+    // A key of the table's own length: all begin with warehouse and district, and most go on.
     Ok(database.tree(table).visit(&first[..table.lens().0], see).await?)
 }
 

@@ -220,6 +220,7 @@ impl Tx<'_> {
     /// Reads a row, including this transaction's own changes; false when it does not exist. For locked rows,
     /// and for columns that never change.
     pub(crate) async fn find(&mut self, table: Table, key: &[u8], row: &mut [u8]) -> Result<bool, DbError> {
+        // What follows the columns is the overhead that a row was given.
         let see = |stored: &[u8]| row.copy_from_slice(&stored[..row.len()]);
         let found = self.database.tree(table).get(key, see).await?.is_some();
         Ok(self.operations.overlay(table, key, row, found))

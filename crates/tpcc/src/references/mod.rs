@@ -241,6 +241,7 @@ impl Tpcc {
 impl Source for Tpcc {
     fn batch(&mut self, out: &mut Vec<Reference>) -> bool {
         let warehouse = self.rng.random_range(0..self.warehouses);
+        // Drawn, not dealt from a deck (clause 5.2.4.2): no figure of a replay depends on exact shares.
         match self.rng.random_range(0..100) {
             0..45 => self.run_new_order(out, warehouse),
             45..88 => self.run_payment(out, warehouse),

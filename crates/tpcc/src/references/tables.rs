@@ -100,6 +100,7 @@ impl Parts {
     pub(super) fn append(&mut self, out: &mut Vec<Reference>, part: u32) {
         let p = &mut self.parts[part as usize];
         let used = if p.rows.is_multiple_of(self.rows_per_leaf) {
+            // A new leaf has nothing to be read.
             p.leaves.push(self.pages);
             self.pages += 1;
             Use::Create

@@ -311,6 +311,7 @@ impl Location {
             .ssd_bytes(ssd_bytes)
             // The pool's bytes include the tables of the SSD's slots, which grow with the SSD.
             .pool_bytes(LOAD_POOL_BYTES + ssd_bytes / 64)
+            // A load in key order says nothing about the pages that the SSD should have.
             .ssd_policy(SsdPolicy::None)
             .create(if self.force { Create::Overwriting } else { Create::OnBlank })
             .io(self.io);

@@ -121,6 +121,7 @@ impl Terminal {
             return self.w;
         }
         let w = self.random.between(1, others) as u16;
+        // Numbers from its own on move up by one, so that all others are equally likely.
         if w < self.w { w } else { w + 1 }
     }
 
