@@ -204,8 +204,8 @@ fn drawn(title: &str, draw: impl FnOnce(&Area<'_>) -> Chart<()>) -> String {
     match (result, svg.find('>')) {
         (Ok(()), Some(end)) => {
             let (width, height) = SIZE;
-            // The library fixes width and height. The page scales its charts, and a reader of screens needs
-            // their titles.
+            // The library fixes width and height. The page scales its charts, and a screen reader needs their
+            // titles.
             let head = format!("<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{title}\"");
             format!("{head}{}", &svg[end..])
         }

@@ -178,8 +178,7 @@ impl Tpcc {
         let part = warehouse * DISTRICTS + self.rng.random_range(0..DISTRICTS);
         self.warehouse.update(out, warehouse);
         self.district.update(out, part);
-        // Simpler than clause 2.5.1.2, which excludes the home warehouse: that draws it in one of
-        // `warehouses` cases.
+        // Simpler than clause 2.5.1.2, which excludes the home warehouse: here it is drawn with the others.
         let paying = if self.rng.random_bool(0.15) {
             self.rng.random_range(0..self.warehouses * DISTRICTS)
         } else {

@@ -208,7 +208,8 @@ pub(crate) struct Doing {
     pub(crate) running: Running,
 }
 
-/// The calls that change how the SSD is used: those that may add to a loss, and those that were dropped and may still run.
+/// The calls that change how the SSD is used: those that may add to a loss, and those that were dropped and
+/// may still run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SsdCalls {
     pub(crate) running: u32,
