@@ -9,7 +9,7 @@ use crate::campaign::report::coverage::State;
 use crate::campaign::report::totals::Totals;
 use crate::campaign::work::operator;
 use crate::campaign::work::worker::{LONG, Reads, Terms, Worker};
-use crate::campaign::world::crash::{Crash, Moment, Outcome, bounded_power};
+use crate::campaign::world::crash::{Crash, Moment, Outcome};
 use crate::campaign::world::desk::{Backups, Folder};
 use crate::campaign::world::disks::Disks;
 use crate::campaign::world::examine::{Lenient, check, in_virtual_time, is_busy, names_the_record};
@@ -103,7 +103,7 @@ impl<'a> Life<'a> {
                 let ring = SimDevice::new("ring", 0, self.seed, &disks.power);
                 Disks { ring, ..disks }
             }
-            Start::Blank => blank_devices(self.plan, self.seed),
+            Start::Blank => self.plan.blank_disks(self.seed),
         };
         let disks = if self.bereft { disks.bereft(self.seed) } else { disks };
         let disks = self.plan.with_latencies(disks);
@@ -498,15 +498,6 @@ impl<'a> Life<'a> {
         tokio::time::sleep(SLOW).await;
         Ok(moments)
     }
-}
-
-fn blank_devices(plan: &Plan, seed: u64) -> Disks {
-    let power = bounded_power();
-    let device = |name, seed, model| SimDevice::new(name, 0, seed, &power).with_flush_failure(model);
-    let hdd = plan.hdd(device("hdd", seed, plan.flush_failures[0]));
-    let [ssd, ring] =
-        [("ssd", 1), ("ring", 2)].map(|(name, at)| device(name, seed + at, plan.flush_failures[1]));
-    Disks { hdd, ssd, ring, power }
 }
 
 fn alone(store: Arc<PageStore>) -> Result<PageStore, String> {

@@ -11,7 +11,7 @@ use crate::campaign::polls::up_to;
 use crate::campaign::report::coverage::{State, States};
 use crate::campaign::report::totals::{Checked, Totals};
 use crate::campaign::work::ssd_calls::{Act, Outcomes};
-use crate::campaign::work::worker::{Terms, Worker};
+use crate::campaign::work::worker::{LONG, Terms, Worker};
 use crate::campaign::world::crash::{Crash, bounded_power};
 use crate::campaign::world::disks::Disks;
 use crate::campaign::world::examine::{check_spaces, in_virtual_time, is_busy, look, read};
@@ -25,9 +25,6 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Longer than any call takes.
-const LONG: Duration = Duration::from_secs(3600);
 
 /// How an open treats a lost SSD whose loss the embedder accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -39,9 +39,8 @@ pub(super) use self::work::drawn;
 use super::draw::plan::Plan;
 use super::draw::twist::Twist;
 use super::report::totals::Totals;
-use super::world::crash::{Outcome, bounded_power};
+use super::world::crash::Outcome;
 use super::world::desk::Folder;
-use super::world::disks::Disks;
 use super::world::examine::in_virtual_time;
 use pagetier::MemoryManifest;
 use pagetier_testing::SimDevice;
@@ -267,11 +266,8 @@ impl SharedMedia {
 
 /// Blank media.
 fn blank(plan: &Plan, salt: u64) -> Media {
-    let power = bounded_power();
     let seed = plan.seed ^ salt;
-    let device = |name, at, model| SimDevice::new(name, 0, seed + at, &power).with_flush_failure(model);
-    let hdd = plan.hdd(device("hdd", 0, plan.flush_failures[0]));
-    let [ssd, ring] = [("ssd", 1), ("ring", 2)].map(|(name, at)| device(name, at, plan.flush_failures[1]));
-    let log = LogDisk::blank(plan, seed + 3, &power);
-    Media { pages: Disks { hdd, ssd, ring, power }, log, manifest: MemoryManifest::default() }
+    let pages = plan.blank_disks(seed);
+    let log = LogDisk::blank(plan, seed + 3, &pages.power);
+    Media { pages, log, manifest: MemoryManifest::default() }
 }
