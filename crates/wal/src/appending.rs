@@ -56,8 +56,8 @@ impl Appending {
         Self { file, end: whole.len() as u64, is_allocated: true, blocks }
     }
 
-    /// Appends and makes durable. The file gets the space that a segment has, `allocated` bytes, unless it was
-    /// asked for.
+    /// Appends and makes durable. The file gets the space that a segment has, `allocated` bytes, unless it
+    /// was asked for.
     pub(crate) fn append(&mut self, bytes: &[u8], allocated: u64) -> io::Result<()> {
         if allocated > 0 && !std::mem::replace(&mut self.is_allocated, true) {
             let _ = self.file.allocate(allocated);

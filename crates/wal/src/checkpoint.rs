@@ -26,7 +26,7 @@ const PAGES_AT_ONCE: u64 = 256;
 
 /// One step of a fuzzy checkpoint: frees the pages whose records say so; when the log is three quarters full,
 /// writes the pages with the oldest changes; then truncates the log, by whole segments, to what is needed
-/// ([`WalOptions::keep`](crate::WalOptions::keep)). If the log's medium is full, it makes what waits for space
+/// ([`WalOptions::keep`](crate::WalOptions::keep)). If the log's medium is full, it makes waiting records
 /// durable in the log's reserve, writes all pages, and gives up every segment that it can; then, and when a
 /// device has few places left, pages go home from the SSD if the older half of the log is kept for them. Call
 /// it whenever [`Wal::grown`] returns, once redo is complete; [`LoggedStore`](crate::LoggedStore) has a task

@@ -20,7 +20,7 @@ pub(crate) enum Step {
     Mark,
 }
 
-/// The steps of a checkpoint. `unverified`: the previous one, in the same area, was reported as failed, but any
+/// The steps of a checkpoint. `unverified`: the one before, in the same area, was reported as failed, but any
 /// part of it may have landed. A sound header over another body would look like a damaged map, so the headers
 /// are wiped before the body is overwritten. So would a mark without a header, so the mark is wiped first.
 ///

@@ -67,7 +67,7 @@ impl LockTable {
     pub(crate) async fn lock(&self, key: RowKey) -> RowLock<'_> {
         let turn = match self.shard(key).lock().entry(key) {
             Entry::Vacant(row) => {
-                // An entry means that the row is locked, even while nobody waits.
+                // An entry means that the row is locked, even while its queue is empty.
                 row.insert(VecDeque::new());
                 None
             }

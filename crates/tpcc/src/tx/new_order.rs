@@ -84,8 +84,8 @@ async fn fill(tx: &mut Tx<'_>, order: &Order) -> Result<bool, DbError> {
     }
     let taxed = 10_000 + warehouse::TAX.int(&home) + district::TAX.int(&place);
     let discounted = 10_000 - customer::DISCOUNT.int(&buyer);
-    // A terminal would display the total (clause 2.4.2.2). Nobody does here, but its computation is part of
-    // the work.
+    // A terminal would display the total (clause 2.4.2.2). There is none, but its computation is part of the
+    // work.
     std::hint::black_box(total * discounted / 10_000 * taxed / 10_000);
 
     let mut row = [0; orders::LEN];
