@@ -3,8 +3,8 @@
 //!
 //! Begin with `summary`.
 
-mod calls;
 mod export;
+mod methods;
 #[cfg(feature = "metrics")]
 mod metrics;
 pub(crate) mod scrub;

@@ -1,5 +1,5 @@
 //! The handle of an open store. Its calls are in `pages` (those for single pages), `store_wide`,
-//! `backup::write` and `observe::calls`.
+//! `backup::write` and `observe::methods`.
 
 use super::shared::Shared;
 use crate::ownership::gate::ReleaseGate;

@@ -13,6 +13,7 @@ pub fn full_pages(rows: u64, key_bytes: usize, value_bytes: usize, page_size: Pa
     let space = page_size.payload_bytes() - HEADER_BYTES;
     let per_page = |bytes: usize| (space / (bytes + ENTRY_BYTES)) as u64;
     let mut level = rows.div_ceil(per_page(key_bytes + value_bytes)).max(1);
+    // The meta page and the leaves. The loop adds the levels above, the last of which is the root.
     let mut pages = 1 + level;
     while level > 1 {
         level = level.div_ceil(per_page(key_bytes));
@@ -42,7 +43,7 @@ impl<'t> Appender<'t> {
     pub async fn push(&mut self, key: &[u8], value: &[u8]) -> Result<(), TreeError> {
         if let Some(leaf) = self.leaf.take()
             && node::is_inline(key, value, self.tree.payload())
-            && self.tree.has_room(Node(&leaf), key, value)
+            && self.tree.fits(Node(&leaf), key, value)
         {
             let end = Node(&leaf).count();
             let mut m = MiniTx::on(self.tree.wal.as_ref(), leaf);
@@ -50,6 +51,8 @@ impl<'t> Appender<'t> {
             self.leaf = m.commit_keeping()?.1.pop();
             return Ok(());
         }
+        // The leaf is released: `put` latches from the root downward, and would wait for this task's own
+        // latch.
         self.tree.put(key, value).await?;
         self.leaf = Some(self.tree.level_exclusive(key, 0).await?);
         Ok(())

@@ -117,6 +117,8 @@ impl Walk<'_, '_> {
             Ok(page) => {
                 // Read the log's end under the latch, so that the page cannot acquire a newer LSN in between.
                 let log_end = self.tree.wal.as_ref().map_or(Lsn(0), |wal| wal.end());
+                // A page without an LSN was changed outside of the log, and redo would not repeat that
+                // change.
                 if page.lsn() > log_end || self.logged && page.lsn() == Lsn(0) {
                     let what = format!("its LSN is {}, the log ends at {log_end}", page.lsn());
                     self.report.problem(no, what);
@@ -132,6 +134,7 @@ impl Walk<'_, '_> {
 
     /// Visits the nodes level by level, from left to right.
     async fn nodes(&mut self) {
+        // Level by level, because a leaf's link must lead to the next leaf, which may have another parent.
         let mut level = vec![Visit { no: ROOT, low: Vec::new(), high: None }];
         self.take(ROOT, META_PAGE);
         while !level.is_empty() {
@@ -151,6 +154,8 @@ impl Walk<'_, '_> {
 
     /// Visits a node; returns the chains of its values, and adds its children to `below`.
     async fn node(&mut self, visit: &Visit, next: Option<u32>, below: &mut Vec<Visit>) -> Option<Vec<Chain>> {
+        // A copy, so that no latch is held while children and chains are read: changes of single pages go
+        // on during the check.
         let payload = self.get(visit.no).await?.to_vec();
         let node = Node(&payload);
         if node.kind() != kind_of(node.level()) {
@@ -261,6 +266,7 @@ impl Walk<'_, '_> {
             let Some(page) = self.get(no).await else { return };
             (by, no) = (no, Node(&page).next());
         }
+        // Allocations take a list with more pages than this for damage.
         if self.report.free != u64::from(meta.free) {
             let free = self.report.free;
             self.report.problem(META_PAGE, format_args!("it counts {} free pages, not {free}", meta.free));

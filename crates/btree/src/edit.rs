@@ -3,8 +3,8 @@
 use crate::node::{FREE, HEADER_BYTES, MAGIC, META, Meta, NONE, Node, OVERFLOW, SLOT_BYTES, kind_of};
 use pagetier_wal::MiniTx;
 
-/// Writes a cell to the slot or the insertion point that a search found. The caller has checked that the node
-/// has room.
+/// Writes a cell to the slot or the insertion point that a search found. The caller has checked that the cell
+/// fits.
 pub(crate) fn put(m: &mut MiniTx<'_>, page: usize, found: Result<usize, usize>, cell: &[u8]) {
     let node = Node(m.payload(page));
     match found {
@@ -13,6 +13,8 @@ pub(crate) fn put(m: &mut MiniTx<'_>, page: usize, found: Result<usize, usize>, 
             m.write(page, at, cell);
         }
         Ok(slot) => {
+            // Remove first: the check for space counted on the old cell's bytes, which `insert` reclaims by
+            // compacting.
             remove(m, page, slot);
             insert(m, page, slot, cell);
         }
@@ -20,7 +22,7 @@ pub(crate) fn put(m: &mut MiniTx<'_>, page: usize, found: Result<usize, usize>, 
     }
 }
 
-/// Inserts a cell before `slot`. The caller has checked that the node has room.
+/// Inserts a cell before `slot`. The caller has checked that it fits.
 pub(crate) fn insert(m: &mut MiniTx<'_>, page: usize, slot: usize, cell: &[u8]) {
     let node = Node(m.payload(page));
     if node.gap() < cell.len() + SLOT_BYTES {
@@ -81,6 +83,8 @@ pub(crate) fn remove(m: &mut MiniTx<'_>, page: usize, slot: usize) {
 /// Removes the cells from `slot` on.
 pub(crate) fn truncate(m: &mut MiniTx<'_>, page: usize, slot: usize) {
     let node = Node(m.payload(page));
+    // The other cells stay in place: moving them would add them to the record. The next compaction closes
+    // the gaps.
     let heap = (0..slot).map(|slot| node.cell_at(slot)).min().unwrap_or(node.0.len());
     let live: usize = node.cells().take(slot).map(<[u8]>::len).sum();
     let (dead, run) = (node.0.len() - heap - live, node.run());
@@ -120,6 +124,8 @@ pub(crate) fn build_overflow(m: &mut MiniTx<'_>, page: usize, next: u32, part: &
     front[0] = OVERFLOW;
     front[8..12].copy_from_slice(&next.to_le_bytes());
     front[12..16].copy_from_slice(&(part.len() as u32).to_le_bytes());
+    // Redo then begins with this record, so a page that was part of another value or a node is not read for
+    // it.
     m.zero(page);
     m.write(page, 0, &front);
     m.write(page, HEADER_BYTES, part);

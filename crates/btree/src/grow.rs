@@ -9,46 +9,48 @@ use pagetier::{Lsn, PageMut};
 use pagetier_wal::MiniTx;
 
 impl Tree {
-    /// Puts an entry whose leaf seemed to lack room, or whose old or new value is in a chain.
+    /// Puts an entry whose leaf seemed to lack space, or whose old or new value is in a chain.
     #[cold]
     pub(crate) async fn put_structural(&self, key: &[u8], value: &[u8]) -> Result<Lsn, TreeError> {
         let in_chain = !node::is_inline(key, value, self.payload());
         let chain_pages = if in_chain { self.chain_pages(value.len()) } else { 0 };
         let _taken = self.latch_budget.take(&self.store, PATH_PAGES + chain_pages).await;
         let _structure = self.structure.read().await;
-        // 1. Descend with exclusive latches; release those above each node with room.
+        // 1. Descend with exclusive latches; release those above each node with space.
         let mut held: Vec<PageMut<'_>> = Vec::new();
         let mut page = self.node_mut(ROOT, None).await?;
         while Node(&page).level() > 0 {
             let (child, below) = Node(&page).below(key);
             let child = self.node_mut(child, Some(below)).await?;
             held.push(page);
-            if self.has_room(Node(&child), key, value) {
+            if self.fits(Node(&child), key, value) {
                 held.clear();
             }
             page = child;
         }
         // 2. Acquire pages: for the value, for the right halves, and one more if the root must be split.
-        let lacks_room = |page: &&PageMut<'_>| !self.has_room(Node(page), key, value);
-        let mut wanted = [&page].into_iter().chain(held.iter().rev()).take_while(lacks_room).count();
-        // The root lacks room, too. It keeps its page number, so both of its halves need a new page.
+        let lacks_space = |page: &&PageMut<'_>| !self.fits(Node(page), key, value);
+        let mut wanted = [&page].into_iter().chain(held.iter().rev()).take_while(lacks_space).count();
+        // The root lacks space, too. It keeps its page number, so both of its halves need a new page.
         wanted += usize::from(wanted > held.len());
         wanted += chain_pages;
         let freed = Node(&page).chain(Node(&page).search(key));
         let supply = self.supply(wanted, freed).await?;
-        // 3. Ascend, splitting nodes without room, in a single record.
+        // 3. Ascend, splitting nodes without space, in a single record.
         self.put_upward(page, held, supply, key, value)
     }
 
-    /// Whether a leaf has room for the entry, or an inner node for one more child with any key.
-    pub(crate) fn has_room(&self, node: Node<'_>, key: &[u8], value: &[u8]) -> bool {
+    /// Whether a leaf has space for the entry, or an inner node for one more child with any key.
+    pub(crate) fn fits(&self, node: Node<'_>, key: &[u8], value: &[u8]) -> bool {
         if node.level() > 0 {
-            return node.room() >= node::CELL_BYTES + self.key_bytes_max() + SLOT_BYTES;
+            return node.free_bytes() >= node::CELL_BYTES + self.key_bytes_max() + SLOT_BYTES;
         }
         let wanted = node::cell_bytes(key, value, self.payload()) + SLOT_BYTES;
-        // Look for a cell that the entry replaces only if the node lacks room without it.
-        node.room() >= wanted
-            || node.search(key).is_ok_and(|slot| node.room() + node.cell(slot).len() + SLOT_BYTES >= wanted)
+        // Look for a cell that the entry replaces only if it does not fit beside it.
+        node.free_bytes() >= wanted
+            || node
+                .search(key)
+                .is_ok_and(|slot| node.free_bytes() + node.cell(slot).len() + SLOT_BYTES >= wanted)
     }
 
     fn put_upward<'s>(
@@ -126,7 +128,7 @@ fn split(m: &mut MiniTx<'_>, left: usize, right: usize, key: &[u8], cell: &[u8])
     }
     let [below, above] = [left, right].map(|page| Node(m.payload(page)));
     let first = above.key(0);
-    // Any key between two leaves separates them: the shortest one leaves the parent the most room.
+    // Any key between two leaves separates them: the shortest one leaves the parent the most space.
     let fence = if node.level() == 0 { node::separator(below.key(at - 1), first) } else { first }.to_vec();
     let cell = node::child_cell(&fence, right_no);
     (fence, cell)

@@ -6,8 +6,8 @@ use pagetier::PageStore;
 use std::sync::{Mutex as SyncMutex, MutexGuard, PoisonError};
 use tokio::sync::{Mutex, Notify};
 
-/// The maximum number of pages that a change latches beside those of a value: nodes on its path without room,
-/// their right halves, the meta page, and one page of a chain to be freed. A taller path latches more.
+/// The maximum number of pages that a change latches beside those of a value: nodes on its path that must be
+/// split, their right halves, the meta page, and one page of a chain to be freed. A taller path latches more.
 pub(crate) const PATH_PAGES: usize = 12;
 
 /// The share of the pool's frames that structural changes of one tree may pin: half of those that the pool
@@ -31,6 +31,8 @@ impl LatchBudget {
     /// Waits until the caller may latch that many pages; if that is more than there are, until no other
     /// change has any. First come, first served. The caller holds no latch and not `structure`. Cancel-safe.
     pub(crate) async fn take(&self, store: &PageStore, pages: usize) -> Taken<'_> {
+        // Keep the turn while waiting: otherwise a stream of small changes could overtake a large one for
+        // ever.
         let _turn = self.turn.lock().await;
         while !self.try_take(half_of(store), pages) {
             self.given_back.notified().await;
@@ -40,6 +42,7 @@ impl LatchBudget {
 
     fn try_take(&self, total: usize, pages: usize) -> bool {
         let mut taken = self.taken();
+        // A change that needs more than the whole share runs alone, as it would otherwise wait for ever.
         let fits = *taken == 0 || taken.saturating_add(pages) <= total;
         if fits {
             *taken += pages;

@@ -121,7 +121,7 @@ impl<'p> Node<'p> {
     }
 
     /// The bytes available to further cells and slots once the page is compacted.
-    pub(crate) fn room(self) -> usize {
+    pub(crate) fn free_bytes(self) -> usize {
         self.gap() + self.dead()
     }
 
@@ -132,7 +132,7 @@ impl<'p> Node<'p> {
 
     /// The bytes of cells and slots.
     pub(crate) fn used(self) -> usize {
-        (self.0.len() - HEADER_BYTES).saturating_sub(self.room())
+        (self.0.len() - HEADER_BYTES).saturating_sub(self.free_bytes())
     }
 
     /// The offset of the cell in `slot`.
@@ -210,6 +210,7 @@ impl<'p> Node<'p> {
     /// The slot of `key`, or its insertion point.
     pub(crate) fn search(self, key: &[u8]) -> Result<usize, usize> {
         let slots = self.0.get(HEADER_BYTES..).unwrap_or_default().as_chunks::<SLOT_BYTES>().0;
+        // A damaged count may exceed the page; `validate` reports that, a search only must not panic.
         let slots = &slots[..self.count().min(slots.len())];
         let (mut low, mut high) = (0, slots.len());
         while low < high {
@@ -225,6 +226,7 @@ impl<'p> Node<'p> {
 
     /// The slot of the child that covers `key`.
     pub(crate) fn slot_for(self, key: &[u8]) -> usize {
+        // The first separator bounds the node's range: only in a damaged node is `key` below it.
         self.search(key).unwrap_or_else(|slot| slot.saturating_sub(1))
     }
 
@@ -254,7 +256,7 @@ impl<'p> Node<'p> {
                 return Err("its keys are out of order");
             }
         }
-        // If dead bytes are counted wrongly, an insert finds room that is not there.
+        // If dead bytes are counted wrongly, an insert finds space that is not there.
         if self.heap() + bytes + self.dead() != self.0.len() {
             return Err("its cells do not add up");
         }
@@ -320,6 +322,7 @@ fn cell(key: &[u8], word: u32, rest: &[u8]) -> Vec<u8> {
 /// The shortest key above `left` that is at most `right`. `right` must be above `left`.
 pub(crate) fn separator<'k>(left: &[u8], right: &'k [u8]) -> &'k [u8] {
     let common = left.iter().zip(right).take_while(|(a, b)| a == b).count();
+    // `right` is longer than the common prefix, because it is above `left`, unless the leaf is damaged.
     &right[..(common + 1).min(right.len())]
 }
 

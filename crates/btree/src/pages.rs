@@ -31,6 +31,8 @@ impl Tree {
     /// shared mode and has latched every other page that it needs: the meta page comes after them.
     pub(crate) async fn supply(&self, wanted: usize, freed: Option<Chain>) -> Result<Supply<'_>, TreeError> {
         let meta = self.store.get_mut(self.id(META_PAGE)).await?;
+        // Only this copy changes until every page is there: an error or a dropped future leaves the meta
+        // page as it was.
         let Some(mut now) = Meta::read(&meta) else {
             return Err(TreeError::Damaged { page: self.id(META_PAGE), what: "its kind" });
         };
@@ -46,6 +48,8 @@ impl Tree {
             pages.push(page);
         }
         while pages.len() < wanted {
+            // `overwrite` reads nothing. The page may exist, from an allocation that was never logged; its
+            // contents mean nothing.
             pages.push(self.store.overwrite(self.id(now.end)).await?);
             now.end += 1;
         }
@@ -100,6 +104,8 @@ impl<'s> Supply<'s> {
             Supplied { meta, now: self.now, pages: self.pages.into_iter().map(|page| m.add(page)).collect() };
         if let Some((chain, last)) = self.freed {
             let last = m.add(last);
+            // The chain joins the free list as it is: freeing a value of any length changes one of its
+            // pages.
             edit::set_next(m, last, supplied.now.head);
             supplied.now.head = chain.first;
             supplied.now.free += chain.pages(payload) as u32;

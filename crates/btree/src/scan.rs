@@ -146,6 +146,8 @@ impl<'k> Scan<'k> {
                 },
             };
             if slot > 0 {
+                // The fence of a lower level is at least as high as that of a level above, so the last one
+                // counts.
                 fence = Some(node.key(slot).to_vec());
             }
             page = self.tree.node(node.child(slot), Some(node.level() - 1)).await?;

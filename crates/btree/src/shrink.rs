@@ -108,7 +108,7 @@ impl Tree {
         }
         let freed =
             |leaf: Node<'_>| leaf.search(key).map_or(0, |slot| leaf.used() - used_without(leaf, slot));
-        // If no neighbour leaves room for both, the entry goes alone.
+        // If no neighbour leaves space for both, the entry goes alone.
         let Some(pair) = self.pair(&parent, key, freed).await? else {
             let (leaf, _) = Node(&parent).below(key);
             return self.delete_from(self.node_mut(leaf, Some(0)).await?, key).await;

@@ -3,7 +3,7 @@
 //!
 //! **Latches.** A child is latched before its parent is released. Readers, and writers of one leaf, latch
 //! inner nodes in shared mode; writers latch only the leaf exclusively. A change that needs more than its
-//! leaf descends again: a split latches exclusively and releases everything above a node with room; a merge
+//! leaf descends again: a split latches exclusively and releases everything above a node with space; a merge
 //! descends to the parent of the nodes that it merges. All latches are taken in this order, which rules out
 //! deadlocks:
 //!
@@ -83,6 +83,7 @@ impl Tree {
         let meta = tree.store.overwrite(tree.id(META_PAGE)).await?;
         let root = tree.store.overwrite(tree.id(ROOT)).await?;
         let mut m = MiniTx::new(tree.wal.as_ref());
+        // One record for both pages: after a crash the space has a tree or none, never half of one.
         let [meta, root] = [meta, root].map(|page| m.add(page));
         edit::build_first(&mut m, meta, root, tag);
         m.commit()?;
@@ -170,7 +171,7 @@ impl Tree {
             let leaf = self.level_exclusive(key, 0).await?;
             let found = Node(&leaf).search(key);
             // An old value in a chain would leave pages to free, which takes the meta page, too.
-            if Node(&leaf).chain(found).is_none() && self.has_room(Node(&leaf), key, value) {
+            if Node(&leaf).chain(found).is_none() && self.fits(Node(&leaf), key, value) {
                 let mut m = MiniTx::on(self.wal.as_ref(), leaf);
                 edit::put(&mut m, 0, found, &node::inline_cell(key, value));
                 return Ok(m.commit()?);
@@ -193,6 +194,8 @@ impl Tree {
         if offset + bytes.len() > value.len() {
             return Err(TreeError::Damaged { page: leaf.id(), what: "a value to patch is too short" });
         }
+        // Write in place, so that a counter in a long row costs a log record of a few bytes, not of the
+        // row.
         let at = Node(&leaf).value_at(slot) + offset;
         let mut m = MiniTx::on(self.wal.as_ref(), leaf);
         m.write(0, at, bytes);
@@ -217,10 +220,14 @@ impl Tree {
             while Node(&page).level() > level {
                 let (child, below) = Node(&page).below(key);
                 if below == level {
+                    // The parent stays latched until the child is: in between, a split could move `key` to
+                    // another node.
                     return self.node_mut(child, Some(level)).await;
                 }
                 page = self.node(child, Some(below)).await?;
             }
+            // Release the root first. Two tasks that kept it shared and waited for it exclusively would
+            // wait for each other.
             drop(page);
             // The root may gain a level before it is latched exclusively.
             let root = self.node_mut(ROOT, None).await?;
@@ -249,6 +256,8 @@ impl Tree {
 
     fn expect_node(&self, no: u32, payload: &[u8], level: Option<u8>) -> Result<(), TreeError> {
         let node = Node(payload);
+        // A damaged link may lead anywhere, even upward. A level that falls at each step bounds every
+        // descent.
         let what = if node.kind() != node::kind_of(node.level()) {
             "its kind"
         } else if level.is_some_and(|level| level != node.level()) {

@@ -77,7 +77,7 @@ pub async fn listen<S: Served>(store: &Arc<S>, dir: impl AsRef<Path>) -> Result<
 
 /// Takes clients until the other end of `ended` is dropped, and waits until none of them holds the store.
 async fn accept<S: Served>(listener: UnixListener, store: Weak<S>, mut ended: oneshot::Receiver<()>) {
-    let room = Arc::new(Semaphore::new(CLIENTS_MAX));
+    let places = Arc::new(Semaphore::new(CLIENTS_MAX));
     let mut clients = JoinSet::new();
     while store.strong_count() > 0 {
         let accepted = tokio::select! {
@@ -87,7 +87,7 @@ async fn accept<S: Served>(listener: UnixListener, store: Weak<S>, mut ended: on
         };
         match accepted {
             Ok((client, _)) => {
-                let (store, place) = (store.clone(), Arc::clone(&room).try_acquire_owned());
+                let (store, place) = (store.clone(), Arc::clone(&places).try_acquire_owned());
                 clients.spawn(async move {
                     // An error is that of a client that went away.
                     let _ = serve(client, &store, place.is_ok()).await;
@@ -134,11 +134,11 @@ impl Client {
     }
 }
 
-async fn serve<S: Served>(stream: UnixStream, store: &Weak<S>, has_room: bool) -> io::Result<()> {
+async fn serve<S: Served>(stream: UnixStream, store: &Weak<S>, is_admitted: bool) -> io::Result<()> {
     let (read, write) = stream.into_split();
     let (mut read, mut client) = (BufReader::new(read), Client { write, unsent: Vec::new() });
     client.send(&Line::Hello { protocol: PROTOCOL, pid: std::process::id() }).await?;
-    if !has_room {
+    if !is_admitted {
         let why = format!("{CLIENTS_MAX} others have requests; repeat it later");
         return client.send(&Line::Refused(Refused::because(why))).await;
     }

@@ -83,6 +83,7 @@ impl LineChart<'_> {
 /// Drawing failed.
 pub fn chart(what_if: &WhatIf) -> Result<String, Box<dyn Error>> {
     let mib = |pages: u32| f64::from(pages) * what_if.page_bytes as f64 / 1_048_576.0;
+    // An axis of no length cannot be drawn, and a circle at the largest size needs space beyond it.
     let right = what_if.ssds().last().map_or(1.0, |&pages| mib(pages)).max(1.0) * 1.02;
     let top = what_if.costs.iter().map(crate::WhatIfCost::total_ms).fold(0.0, f64::max).max(1e-3) * 1.06;
     let line = |&pool: &u32| {

@@ -38,6 +38,7 @@ impl TierParams {
             look_ahead: 64,
             dirty_share_max: 1.0,
             zone_share: 0.1,
+            // Not zero: the clock must move while every reference hits, since policies age pages by it.
             cpu_ms: 0.002,
             clock_rate: 1.0,
             cluster_pages: CLUSTER_PAGES,

@@ -94,6 +94,7 @@ impl Ghosts {
     pub fn new(params: GhostParams) -> Result<Self, GhostError> {
         let pools = sizes(params.pool_pages, &params.pool_factors, 1)?;
         let ssds = sizes(params.ssd_pages, &params.ssd_factors, 0)?;
+        // Checked before any is built: the memory of a mistyped grid grows with the product of its lists.
         if pools.len() * ssds.len() > GHOSTS_MAX {
             return Err(GhostError::TooMany(pools.len() * ssds.len()));
         }
@@ -126,6 +127,9 @@ impl Ghosts {
     #[must_use]
     pub fn report(&self, sampled: SampleSummary, earlier: bool) -> WhatIf {
         let params = &self.params;
+        // Divide by the references that the sample should have, not by those that it has. Whether a few of
+        // the hottest pages are in the sample changes its references by much, and its misses hardly.
+        // SHARDS-adj makes the same correction.
         let scale = 1000.0 / (sampled.requests.max(1) as f64 * params.sampling.rate());
         let cost = |ghost: &Ghost| {
             let counts = ghost.tiers.counts().since(&ghost.marks[usize::from(earlier)]);
@@ -165,6 +169,8 @@ fn sizes(present: u32, factors: &[f64], least: u32) -> Result<Vec<u32>, GhostErr
     for &factor in factors {
         let pages = (f64::from(present) * factor).round();
         match pages {
+            // The first arm must exclude NaN: the comparisons below are false for it, and the last arm
+            // would take it for zero pages.
             _ if !(factor.is_finite() && factor >= 0.0) => return Err(GhostError::Factor(factor)),
             pages if pages >= f64::from(u32::MAX) => return Err(GhostError::TooLarge(pages)),
             pages if pages < f64::from(least) => return Err(GhostError::Factor(factor)),
@@ -181,8 +187,12 @@ fn sizes(present: u32, factors: &[f64], least: u32) -> Result<Vec<u32>, GhostErr
 fn ghost(params: &GhostParams, pool_pages: u32, ssd_pages: u32) -> Result<Ghost, GhostError> {
     let rate = params.sampling.rate();
     let scaled = |pages: u32, least: u32| ((f64::from(pages) * rate).round() as u32).max(least);
+    // Any SSD keeps at least one slot: with none, the report would show the cost without an SSD under its
+    // size.
     let (frames, slots) = (scaled(pool_pages, 1), scaled(ssd_pages, u32::from(ssd_pages > 0)));
     let defaults = TierParams::new(frames, slots);
+    // The look-ahead is a number of pages, too. Unscaled, it would reach through most of a small ghost's
+    // pool, and clean pages that are far from eviction in the store.
     let look_ahead = ((defaults.look_ahead as f64 * rate).round() as usize).max(1);
     let costs = params.costs;
     let zone_share = params.ssd_policy.zone().get() / 100.0;

@@ -37,6 +37,7 @@ impl Stream {
         if self.now.references >= self.next_mark {
             self.next_mark = 2 * self.now.references;
             self.ghosts.mark();
+            // Keep the mark before this one: right after a mark, a report from it would cover nothing.
             self.marks = [self.now, self.marks[0]];
         }
     }

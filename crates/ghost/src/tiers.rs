@@ -67,7 +67,7 @@ pub struct Tiers {
     /// For a policy that appends: the next slot to write, and the number of slots that can be written before
     /// some must be reclaimed.
     tail: u32,
-    tail_room: u32,
+    tail_free: u32,
     zone: Vec<SlotId>,
     zone_left: usize,
     /// Buffer for the policy's next victim.
@@ -107,7 +107,7 @@ impl Tiers {
             free_slots: (0..params.ssd_pages).rev().collect(),
             used: 0,
             tail: 0,
-            tail_room: params.ssd_pages,
+            tail_free: params.ssd_pages,
             zone: Vec::new(),
             zone_left: 0,
             next_victim: Vec::new(),
@@ -146,6 +146,8 @@ impl Tiers {
     /// The clock: the busier device's time plus the CPU's.
     pub fn now(&self) -> Millis {
         let costs = &self.params.costs;
+        // The devices work at the same time. Their sum would let the clock of a balanced pair run up to
+        // twice too fast.
         let devices = self.counts.hdd_ms(costs).max(self.counts.ssd_ms(costs));
         let all = devices + self.counts.requests as f64 * self.params.cpu_ms;
         Millis((all * self.params.clock_rate) as u64)
@@ -160,6 +162,8 @@ impl Tiers {
         let frame = match self.places.get(&page) {
             Some(&Place::Frame(frame)) => {
                 self.counts.pool_hits += 1;
+                // The SSD's policy learns of hits in sums, as in the store: a call per hit would be most of
+                // a ghost's work.
                 self.frames[frame as usize].logical += 1;
                 self.pool.hit(FrameId(frame), write);
                 frame
@@ -187,6 +191,7 @@ impl Tiers {
         let mut location = if slot == NONE { Location::Hdd } else { Location::Ssd };
         if used == Use::Create {
             self.counts.pool_hits += 1;
+            // Nothing is read, so this is a hit: hits and misses must add up to the requests.
             self.ssd.read(page, None, access, self.now());
         } else {
             self.counts.pool_misses += 1;
@@ -204,6 +209,8 @@ impl Tiers {
                 }
             }
             self.ssd.read(page, Some(location), access, self.now());
+            // The policy knows of the read before it decides about the copy, since the read is part of the
+            // page's benefit.
             if location == Location::Hdd && self.ssd.admits_on_read() && self.admit_copy(frame, Cause::Read) {
                 location = Location::Ssd;
             }
@@ -230,6 +237,8 @@ impl Tiers {
             self.ssd.removed(page, false, self.now());
             self.pool.ssd_invalidated(FrameId(frame));
         }
+        // At least one page stays dirty. A share of a small pool that rounds to none would write each
+        // change at once.
         let dirty_max = (self.params.dirty_share_max * self.frames.len() as f64) as usize;
         while self.dirty > dirty_max.max(1) {
             let Some((oldest, since)) = self.dirty_since.pop_front() else { break };
@@ -244,6 +253,8 @@ impl Tiers {
 
     /// Occasionally drops entries of pages that were cleaned meanwhile.
     fn trim_dirty_since(&mut self) {
+        // Without recoverability writes nothing takes entries off the queue, so it would grow with every
+        // change. Waiting until most entries are stale keeps the cost per change constant.
         if self.dirty_since.len() > 2 * self.frames.len() + 64 {
             let frames = &self.frames;
             self.dirty_since.retain(|&(frame, since)| {
@@ -297,12 +308,15 @@ impl Tiers {
         }
         self.to_clean = batch;
         let frames = &self.frames;
+        // The writes may have moved pages between the policy's queues (GD2L has one per location), so its
+        // next victim may be another.
         self.pool.victim(&mut |frame| !frames[frame.at()].dirty).unwrap_or(fallback)
     }
 
     /// Writes a dirty page to the SSD, the HDD, or both.
     fn clean(&mut self, frame: u32, reason: CleanReason) {
         self.report_logical(frame);
+        // The reads so far belong to the old location, which the write may change.
         let location = if self.ssd.write_through() { self.write_both(frame) } else { self.write_back(frame) };
         self.frames[frame as usize].dirty = false;
         self.dirty -= 1;
@@ -403,6 +417,7 @@ impl Tiers {
                 }
                 None
             }
+            // The slot of the evicted page is on top of the free list.
             Verdict::AdmitOver(slot) => {
                 self.evict_slot(slot);
                 self.free_slots.pop()
@@ -430,18 +445,18 @@ impl Tiers {
 
     /// The next slot in circular order.
     fn append(&mut self, group: usize) -> u32 {
-        if self.tail_room == 0 {
-            self.take_back(group.clamp(1, self.slots.len()));
+        if self.tail_free == 0 {
+            self.reclaim(group.clamp(1, self.slots.len()));
         }
         let slot = self.tail;
         self.tail = (self.tail + 1) % self.slots.len() as u32;
-        self.tail_room -= 1;
+        self.tail_free -= 1;
         slot
     }
 
     /// Reclaims the `group` slots written longest ago. Pages that get a second chance are appended again at
     /// once, but at least one slot is gained.
-    fn take_back(&mut self, group: usize) {
+    fn reclaim(&mut self, group: usize) {
         let mut again = Vec::new();
         for at in 0..group as u32 {
             let slot = (self.tail + at) % self.slots.len() as u32;
@@ -457,7 +472,8 @@ impl Tiers {
                 self.evict_slot(SlotId(slot));
             }
         }
-        self.tail_room = group as u32;
+        // All of the group is empty now. Pages with a second chance take their slots from it below.
+        self.tail_free = group as u32;
         self.counts.second_chances += again.len() as u64;
         for Slot { page, frame, newer_than_hdd, .. } in again {
             self.counts.ssd_reads += 1;
@@ -468,6 +484,7 @@ impl Tiers {
     }
 
     fn renew_zone(&mut self) {
+        // A small sample's SSD has so few slots that its zone could round to none.
         let k = ((self.slots.len() as f64 * self.params.zone_share) as usize).max(1);
         if self.zone_left > 0 {
             return;
@@ -505,6 +522,8 @@ impl Tiers {
             self.zone_left = self.zone_left.saturating_sub(1);
         }
         let Slot { page, frame, .. } = *s;
+        // A policy that appends writes slots in circular order only, so a slot freed out of turn waits for
+        // the tail.
         if self.ssd.append_group().is_none() {
             self.free_slots.push(slot);
         }
@@ -531,6 +550,7 @@ impl Tiers {
             return Err(format!("{buffered} pages buffered, {} in the policy", self.pool.len()));
         }
         let appends = self.ssd.append_group().is_some();
+        // Under a policy that appends, slots freed out of turn are in neither count.
         if !appends && self.used + self.free_slots.len() != self.slots.len() {
             return Err(format!("{} slots used, {} free", self.used, self.free_slots.len()));
         }

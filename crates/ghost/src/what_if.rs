@@ -109,7 +109,10 @@ impl WhatIf {
         let others = |tier, size: fn(&WhatIfCost) -> u32, same: fn(&WhatIfCost) -> u32| {
             let line = move |cost: &&WhatIfCost| same(cost) == same(now) && size(cost) != size(now);
             let mut larger = self.costs.iter().filter(line).filter(|cost| size(cost) > size(now));
+            // The costs are sorted by size, so the last smaller one is the next smaller.
             let smaller = self.costs.iter().filter(line).rfind(|cost| size(cost) < size(now));
+            // If only one size is larger, it is `next`, and `most` is `None`: the advice names no size
+            // twice.
             let (next, most) = (larger.next(), larger.next_back());
             let costs = next.into_iter().chain(most).chain(smaller);
             costs.map(|cost| self.sentence(tier, now, cost, size(cost), size(now))).collect::<Vec<_>>()
@@ -128,6 +131,7 @@ impl WhatIf {
             format!("{bytes} less {tier}")
         };
         let effect = match change {
+            // It would be printed as 0%.
             change if change.abs() < 0.5 => "would change nothing".to_owned(),
             change if change < 0.0 => format!("would save {:.0}% of the I/O time", -change),
             change => format!("would cost {change:.0}% more I/O time"),
@@ -155,6 +159,8 @@ impl fmt::Display for WhatIf {
             self.sampled.references,
             self.sampled.requests
         )?;
+        // The figures are divided by the number of references that a complete sample has
+        // (`Ghosts::report`).
         if self.sampled.lost > 0 {
             writeln!(f, "{} requests of the sample were lost: the figures are too low", self.sampled.lost)?;
         }

@@ -54,6 +54,8 @@ impl Kv {
         if value.len() > max {
             return Err(KvError::ValueTooLong { bytes: value.len(), max });
         }
+        // Wait for space in the log before latching any page: the checkpoint that makes space writes pages,
+        // and would wait for the latch.
         self.logged.admit(self.stall_max).await?;
         Ok(self.tree.put(key, value).await?)
     }
@@ -132,6 +134,7 @@ impl Kv {
     /// # Errors
     /// The first failure. The store is closed even then, as by a crash.
     pub async fn shutdown(&self) -> Result<(), KvError> {
+        // Operators' requests use the open store, so end them before it closes.
         let control = self.control.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(control) = control {
             control.end().await;

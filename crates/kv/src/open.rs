@@ -21,7 +21,7 @@ const COST_POINTS: usize = 4096;
 pub(crate) const SPACE: &str = "kv";
 /// How often the store lists its hot set, if another machine could open it.
 const HOT_SET_EVERY: Duration = Duration::from_secs(300);
-/// The minimum size of the log, in pages: room for the records of a few of the longest values.
+/// The minimum size of the log, in pages: space for the records of a few of the longest values.
 const LOG_PAGES_MIN: u64 = 256;
 
 impl Kv {

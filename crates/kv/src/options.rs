@@ -143,7 +143,7 @@ impl Options {
         self
     }
 
-    /// How long a change waits for room in the log before it fails. Default: 30 s.
+    /// How long a change waits for space in the log before it fails. Default: 30 s.
     pub fn stall_max(mut self, wait: Duration) -> Self {
         self.stall_max = wait;
         self

@@ -32,6 +32,7 @@ impl Ranks {
 
     pub(crate) fn draw(&self, rng: &mut SmallRng) -> u32 {
         let at = rng.random::<f64>();
+        // Rounding may leave the last sum just below 1, and `at` above it.
         self.cumulative.partition_point(|&c| c < at).min(self.cumulative.len() - 1) as u32
     }
 }
@@ -89,6 +90,7 @@ impl Zipf {
     }
 
     fn exchange_ranks(&mut self) {
+        // Each exchange moves two pages.
         self.churn_due += self.churn * f64::from(BATCH) / 2.0;
         while self.churn_due >= 1.0 {
             self.churn_due -= 1.0;

@@ -52,7 +52,7 @@ const EXCEPTIONS: &[(&str, &str)] = &[
     ("Wal::durable", "only looks at the log"),
     ("Wal::gate", "a part of `LoggedStore::open`, `on` and `backup`"),
     ("Wal::grown", "the checkpoints of `LoggedStore` call it"),
-    ("Wal::has_room", "the checkpoints of `LoggedStore` call it"),
+    ("Wal::has_space", "the checkpoints of `LoggedStore` call it"),
     ("Wal::hold", "a part of `LoggedStore::open`, `on` and `backup`"),
     ("Wal::id", "only looks at the log"),
     ("Wal::in_memory", "a log that is lost with the process"),

@@ -84,10 +84,10 @@ impl Fixture {
         self.slots.note_read(page(no), Some(Location::Ssd), Access::Random, NOW);
     }
 
-    fn take_back(&mut self, busy: &[u32]) -> Option<Vec<pagetier_ssdcache::Move>> {
+    fn reclaim(&mut self, busy: &[u32]) -> Option<Vec<pagetier_ssdcache::Move>> {
         let stamp = &mut self.stamp;
         let is_busy = |page: PageId| busy.contains(&page.no);
-        self.slots.take_back(NOW, &is_busy, &mut || {
+        self.slots.reclaim(NOW, &is_busy, &mut || {
             *stamp += 1;
             Stamp::from_bits(*stamp)
         })
@@ -171,14 +171,14 @@ fn a_page_read_since_it_was_written_is_copied_to_the_front() {
     assert_eq!(fixture.plan(99), Plan::Wait, "which pages stay is not decided yet");
     // Groups of 8, a quarter of the zone; one group is judged in advance.
     for no in 0..24 {
-        while let Some(moves) = fixture.take_back(&[]) {
+        while let Some(moves) = fixture.reclaim(&[]) {
             assert_eq!(moves, []);
         }
         assert_eq!(fixture.write(no), Some(no));
     }
     fixture.read(2);
     fixture.read(5);
-    let moves = fixture.take_back(&[5]).expect("slots 0 to 7 are due");
+    let moves = fixture.reclaim(&[5]).expect("slots 0 to 7 are due");
     let [one] = moves[..] else { panic!("page 5 has to stay where it is: {moves:?}") };
     assert_eq!(
         (one.from.page, one.from.slot, one.to.slot, one.to.dirty),
@@ -201,7 +201,7 @@ fn a_moved_page_that_is_written_anew_meanwhile_stays_the_newer_one() {
     let mut moved = Vec::new();
     // Continue around the circle, reading page 0 all the time, until it is to be moved.
     while moved.is_empty() {
-        if let Some(moves) = fixture.take_back(&[]) {
+        if let Some(moves) = fixture.reclaim(&[]) {
             moved = moves;
             continue;
         }
@@ -230,7 +230,7 @@ fn a_page_on_its_way_home_is_not_moved() {
     let mut fixture = Fixture::new("mv-fifo-gsc", 32, 32);
     for no in 0..200 {
         fixture.flush();
-        let moves = fixture.take_back(&(0..400).collect::<Vec<_>>());
+        let moves = fixture.reclaim(&(0..400).collect::<Vec<_>>());
         assert!(moves.is_none_or(|moves| moves.is_empty()));
         if fixture.slots.map_work(false, NOW) == Some(MapWork::Checkpoint) {
             fixture.checkpoint();
@@ -298,7 +298,7 @@ fn lru2_invalidates_copies_that_the_hdd_has_too_and_no_others() {
 
 #[test]
 fn an_obsolete_slot_is_given_out_only_when_its_last_reader_has_gone() {
-    for taken_back in [false, true] {
+    for reclaimed in [false, true] {
         let mut fixture = Fixture::new("lru2", 16, 16);
         let slot = fixture.write(1).expect("the SSD is empty");
         for _ in 0..2 {
@@ -308,7 +308,7 @@ fn an_obsolete_slot_is_given_out_only_when_its_last_reader_has_gone() {
         }
         fixture.write(1).expect("a slot is free");
         // Its successor becomes durable: by a flush, or in a readmission of the SSD, by the next one.
-        if taken_back {
+        if reclaimed {
             fixture.slots.written_again(SsdFlush(0), SsdFlush(9));
             fixture.slots.flushed(SsdFlush(8));
             assert_eq!(fixture.slots.free_slots().retired, 1, "it is the durable version until then");

@@ -50,8 +50,8 @@ fn planned(slots: &mut Slots, stamps: &mut Stamps, no: u32) -> Option<Ticket> {
     }
 }
 
-fn take_back(slots: &mut Slots, stamps: &mut Stamps) -> Option<Vec<Move>> {
-    slots.take_back(NOW, &|_| false, &mut || stamps.fresh())
+fn reclaim(slots: &mut Slots, stamps: &mut Stamps) -> Option<Vec<Move>> {
+    slots.reclaim(NOW, &|_| false, &mut || stamps.fresh())
 }
 
 #[test]
@@ -59,14 +59,14 @@ fn a_page_that_is_being_rewritten_is_not_copied_to_the_front_though_the_policy_s
     // Second chances for all, in groups.
     let mut slots = slots("hostile:1", 32);
     let mut stamps = Stamps(100);
-    while take_back(&mut slots, &mut stamps).is_some() {}
+    while reclaim(&mut slots, &mut stamps).is_some() {}
     let first = planned(&mut slots, &mut stamps, 1).expect("the SSD is empty");
     slots.end_write(first, true, SsdFlush(1), NOW);
     // The second version has been stamped and is on its way.
     let second = planned(&mut slots, &mut stamps, 1).expect("the SSD is empty");
     let mut judged = 0;
     for no in 2..100 {
-        for one in take_back(&mut slots, &mut stamps).into_iter().flatten() {
+        for one in reclaim(&mut slots, &mut stamps).into_iter().flatten() {
             assert_ne!(one.from.page, page(1), "an old version is copied under a larger stamp");
             judged += 1;
             slots.end_write(one.to, true, SsdFlush(1), NOW);
@@ -94,7 +94,7 @@ fn a_page_that_is_being_rewritten_is_not_copied_to_the_front_though_the_policy_s
 fn after_a_bad_source() -> Location {
     let mut slots = slots("mv-fifo-gsc", 32);
     let mut stamps = Stamps(100);
-    while take_back(&mut slots, &mut stamps).is_some() {}
+    while reclaim(&mut slots, &mut stamps).is_some() {}
     for no in 0..8 {
         let ticket = slots.plan_copy(page(no), Cause::Evicted, NOW, &mut || stamps.fresh());
         slots.end_write(ticket.expect("the SSD is empty"), true, SsdFlush(1), NOW);
@@ -114,7 +114,7 @@ fn after_a_bad_source() -> Location {
         }
         slots.begin_checkpoint(NOW);
         slots.end_checkpoint(true);
-        moves = take_back(&mut slots, &mut stamps).unwrap_or_default();
+        moves = reclaim(&mut slots, &mut stamps).unwrap_or_default();
         no += 1;
     }
     let one = moves[0];
@@ -286,7 +286,7 @@ impl World {
 
     fn moves(&mut self) {
         if self.moving.is_empty() && self.backing.is_empty() {
-            let moves = take_back(&mut self.slots, &mut self.stamps).unwrap_or_default();
+            let moves = reclaim(&mut self.slots, &mut self.stamps).unwrap_or_default();
             for one in moves {
                 self.given(one.to.slot);
                 let version = self.version_in(one.from.slot, one.from.page);

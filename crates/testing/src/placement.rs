@@ -107,7 +107,7 @@ pub fn two_step_placement(
     let mut places = vec![Placed::Nowhere; pages.len()];
     // The heuristic's fault, and its point: memory takes the most read pages first, without knowing that the
     // SSD could serve them.
-    for (tier, room) in [(Tier::Memory, memory_pages), (Tier::Ssd, ssd_pages)] {
+    for (tier, pages_max) in [(Tier::Memory, memory_pages), (Tier::Ssd, ssd_pages)] {
         let mut gains: Vec<(f64, usize)> = (0..pages.len())
             .filter_map(|at| {
                 // A page in memory may still gain by a copy on the SSD: its writes become cheaper.
@@ -117,7 +117,7 @@ pub fn two_step_placement(
             .filter(|(gain, _)| *gain > 0.0)
             .collect();
         gains.sort_by(|a, b| b.0.total_cmp(&a.0));
-        for (_, at) in gains.into_iter().take(room) {
+        for (_, at) in gains.into_iter().take(pages_max) {
             places[at] = with(places[at], tier).unwrap_or(places[at]);
         }
     }

@@ -12,7 +12,7 @@ const ROOM_MIN: u64 = 1 << 30;
 /// If there is no place for temporary files.
 #[must_use]
 pub fn scratch() -> TempDir {
-    let has_room = rustix::fs::statvfs("/dev/shm").is_ok_and(|fs| fs.f_bavail * fs.f_frsize >= ROOM_MIN);
-    let in_memory = has_room.then(|| tempfile::tempdir_in("/dev/shm").ok()).flatten();
+    let fits = rustix::fs::statvfs("/dev/shm").is_ok_and(|fs| fs.f_bavail * fs.f_frsize >= ROOM_MIN);
+    let in_memory = fits.then(|| tempfile::tempdir_in("/dev/shm").ok()).flatten();
     in_memory.unwrap_or_else(|| tempfile::tempdir().expect("a place for temporary files"))
 }

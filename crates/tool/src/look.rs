@@ -85,14 +85,14 @@ pub(crate) async fn stat(place: &Place, json: bool) -> Result<ExitCode, Failure>
     }
     let free_pages: u64 = spaces.iter().map(|space| u64::from(space.free)).sum();
     let lost_pages = store.ssd().loss().map_or(0, |loss| loss.pages());
-    let room = room(place, free_pages * page_bytes).await?;
+    let space = disk_space(place, free_pages * page_bytes).await?;
     let _ = writeln!(
         text,
         "        {} bytes for new pages: {} in free pages, {} before the HDD grows{}",
-        room["bytes"],
-        room["free_pages_bytes"],
-        room["unallocated_bytes"],
-        room["file_system_bytes"]
+        space["bytes"],
+        space["free_pages_bytes"],
+        space["unallocated_bytes"],
+        space["file_system_bytes"]
             .as_u64()
             .map(|free| format!(", {free} in its file system"))
             .unwrap_or_default()
@@ -114,7 +114,7 @@ pub(crate) async fn stat(place: &Place, json: bool) -> Result<ExitCode, Failure>
         stats["ssd"]["mode"] = Value::Null;
     }
     let value = json!({
-        "page_bytes": page_bytes, "spaces": list, "room": room, "lost_pages": lost_pages, "stats": stats,
+        "page_bytes": page_bytes, "spaces": list, "room": space, "lost_pages": lost_pages, "stats": stats,
         "recovery": recovery(&store.recovery()),
     });
     show::result(json, &value, text)?;
@@ -123,7 +123,7 @@ pub(crate) async fn stat(place: &Place, json: bool) -> Result<ExitCode, Failure>
 
 /// The disk space for new pages, in bytes, of which `free` are in pages that are free already. The statistics
 /// of a read-only open do not have it: they describe copies in memory of what the files are.
-async fn room(place: &Place, free: u64) -> Result<Value, Failure> {
+async fn disk_space(place: &Place, free: u64) -> Result<Value, Failure> {
     let hdd = place.at.hdd_path();
     let unallocated = place.builder().inspect().await?.hdd.map_or(0, |hdd| hdd.unallocated_bytes);
     // Of a block device the size is the end.

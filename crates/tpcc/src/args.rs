@@ -141,6 +141,7 @@ impl FromStr for PolicyPairs {
         let mut pairs: Vec<String> = Vec::new();
         for part in list.split(',') {
             let head = part.split(['+', ':']).next().unwrap_or_default().trim().to_ascii_lowercase();
+            // An option may have the `+` of its pair, as the second part of `gd2l:frequency,write-back+cac`.
             let option = PoolPolicy::PARTS.contains(&head.as_str());
             let begins = !option && (part.contains('+') || head.parse::<PoolPolicy>().is_ok());
             match pairs.last_mut().filter(|_| !begins && !part.trim().is_empty()) {

@@ -23,7 +23,7 @@ pub(crate) struct Appending {
     end: u64,
     /// Whether space was asked for. A segment that an open found or created asks for it with its first
     /// record from then on, since a generation leaves such a segment behind before that.
-    has_room: bool,
+    is_allocated: bool,
     /// Present if the file was written before.
     blocks: Option<Blocks>,
 }
@@ -40,8 +40,8 @@ struct Blocks {
 }
 
 impl Appending {
-    pub(crate) fn growing(file: Box<dyn DirFile>, end: u64, has_room: bool) -> Self {
-        Self { file, end, has_room, blocks: None }
+    pub(crate) fn growing(file: Box<dyn DirFile>, end: u64, is_allocated: bool) -> Self {
+        Self { file, end, is_allocated, blocks: None }
     }
 
     /// Appends to a file that has `len` bytes, all of them written before, and of which `whole` are the
@@ -53,13 +53,14 @@ impl Appending {
         let used = last.len();
         let is_direct = file.as_file().is_some_and(|file| fcntl_setfl(file, OFlags::DIRECT).is_ok());
         let blocks = Some(Blocks { buf, used, len, is_direct });
-        Self { file, end: whole.len() as u64, has_room: true, blocks }
+        Self { file, end: whole.len() as u64, is_allocated: true, blocks }
     }
 
-    /// Appends and makes durable. The file gets the `room` that a segment has, unless it was asked for.
-    pub(crate) fn append(&mut self, bytes: &[u8], room: u64) -> io::Result<()> {
-        if room > 0 && !std::mem::replace(&mut self.has_room, true) {
-            let _ = self.file.allocate(room);
+    /// Appends and makes durable. The file gets the space that a segment has, `allocated` bytes, unless it
+    /// was asked for.
+    pub(crate) fn append(&mut self, bytes: &[u8], allocated: u64) -> io::Result<()> {
+        if allocated > 0 && !std::mem::replace(&mut self.is_allocated, true) {
+            let _ = self.file.allocate(allocated);
         }
         if let Some(blocks) = &mut self.blocks {
             blocks.append(&*self.file, self.end, bytes)?;

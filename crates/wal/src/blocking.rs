@@ -147,8 +147,8 @@ impl LoggedStore {
     /// sync of the log.
     pub fn commit<G: Guard>(&self, change: MiniTx<'_, G>) -> Result<Lsn, WalError> {
         // Its guards need not be fit for another thread.
-        let (lsn, gives_room) = change.record()?;
-        self.block_on(self.logged.make_durable(lsn, gives_room))?;
+        let (lsn, frees_space) = change.record()?;
+        self.block_on(self.logged.make_durable(lsn, frees_space))?;
         Ok(lsn)
     }
 

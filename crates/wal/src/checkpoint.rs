@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 /// The first and the longest pause after a failed checkpoint; each further failure doubles the pause. A
-/// request that waits for room cuts it short, but for the first part.
+/// request that waits for space cuts it short, but for the first part.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// The pages that go home from the SSD between two looks at the log: some seconds' work for a disk.
@@ -26,7 +26,7 @@ const PAGES_AT_ONCE: u64 = 256;
 
 /// One step of a fuzzy checkpoint: frees the pages whose records say so; when the log is three quarters full,
 /// writes the pages with the oldest changes; then truncates the log, by whole segments, to what is needed
-/// ([`WalOptions::keep`](crate::WalOptions::keep)). If the log's medium is full, it makes what waits for room
+/// ([`WalOptions::keep`](crate::WalOptions::keep)). If the log's medium is full, it makes waiting records
 /// durable in the log's reserve, writes all pages, and gives up every segment that it can; then, and when a
 /// device has few places left, pages go home from the SSD if the older half of the log is kept for them. Call
 /// it whenever [`Wal::grown`] returns, once redo is complete; [`LoggedStore`](crate::LoggedStore) has a task
@@ -43,7 +43,7 @@ pub async fn checkpoint(store: &Arc<PageStore>, wal: &Wal) -> Result<(), Checkpo
 /// As [`checkpoint`], for a caller that has its lock.
 pub(crate) async fn step(store: &Arc<PageStore>, wal: &Wal) -> Result<(), CheckpointError> {
     wal.note_segment().await;
-    // Otherwise pages with changes that wait for room could not be written, and would hold the whole log.
+    // Otherwise pages with changes that wait for space could not be written, and would hold the whole log.
     let mut reserved = if wal.is_failing() { wal.flush_or_reserve(wal.end()).await } else { Ok(()) };
     if reserved.is_err() && wal.is_tight() {
         // The reserve is used up. Pages whose records are durable can be written; a segment that only they
@@ -108,7 +108,7 @@ async fn shorten(store: &PageStore, wal: &Wal) -> Result<(), CheckpointError> {
 }
 
 /// Gives up the log before `target`, segment by segment: writes the pages that need it, also home from the
-/// SSD if it is kept for that. Each segment makes room for changes; those for all of it may take the disk
+/// SSD if it is kept for that. Each segment makes space for changes; those for all of it may take the disk
 /// minutes.
 async fn give_up(store: &PageStore, wal: &Wal, target: Lsn) -> Result<(), CheckpointError> {
     let mut result = Ok(());
@@ -131,7 +131,7 @@ async fn give_up(store: &PageStore, wal: &Wal, target: Lsn) -> Result<(), Checkp
             continue;
         }
         if next >= target || wal.next_to_go() == next {
-            // A page that cannot go home keeps the log from here on, and is the cause if there is no room.
+            // A page that cannot go home keeps the log from here on, and is the cause if there is no space.
             if let Some((_, error)) = drained.failed.into_iter().next().filter(|_| wal.is_scarce()) {
                 return Err(pagetier::Error::from(error).into());
             }
@@ -249,7 +249,7 @@ async fn keep_short(of: (Weak<PageStore>, Weak<Shared>), growth: Arc<Notify>, fa
         loop {
             let (Some(store), Some(wal)) = (of.0.upgrade(), of.1.upgrade().map(Wal)) else { return };
             let done = checkpoint(&store, &wal).await.map_err(Arc::new);
-            // Where room is scarce, each attempt has much to do.
+            // Where space is scarce, each attempt has much to do.
             let shortest = if wal.is_scarce() { PAUSE_HELD } else { PAUSE.0 };
             drop((store, wal));
             let before = std::mem::replace(&mut *failure.lock(), done.as_ref().err().cloned());

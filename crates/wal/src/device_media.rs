@@ -395,7 +395,7 @@ impl Media for DeviceMedia {
         self.slots.len() - 1
     }
 
-    fn room(&self) -> u64 {
+    fn segment_bytes_max(&self) -> u64 {
         self.body_bytes()
     }
 

@@ -17,7 +17,7 @@
 //! leave a blocked thread each. Its end wakes all who wait; those whose records are durable need no turn.
 //!
 //! **Failures.** Bytes that could not be made durable stay in memory, and the next flush writes them to a new
-//! segment: a full disk delays commits until there is room. A reserve takes the records of frees, and lets a
+//! segment: a full disk delays commits until there is space. A reserve takes the records of frees, and lets a
 //! checkpoint shorten the log, which gives space back. On a device it is one of the slots.
 //!
 //! **Locks.** The turn before `output` before `state`; neither of the latter is held across an `.await`.
@@ -31,26 +31,23 @@ mod end;
 mod frees;
 mod generation;
 pub(crate) mod minitx;
+mod open;
 pub(crate) mod room;
 pub(crate) mod segments;
+pub(crate) mod truncate;
 pub(crate) mod unfit;
 
 use crate::archive::Archive;
-use crate::device_media::DeviceMedia;
 use crate::error::WalError;
 use crate::guard::Guard;
 use crate::log::segments::{FIRST_LSN, Segments};
-use crate::media::{FileMedia, Media, MemoryMedia};
 use crate::options::{Keep, WalOptions};
 use crate::record::{self, Kind};
-use pagetier::device::SharedDevice;
 use pagetier::log::{LogMark, LogNeeds};
 use pagetier::{Lsn, PageId, PageStore, SpaceId};
 use pagetier_devio::{Claim, Owner};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use tokio::sync::{Notify, OwnedMutexGuard, watch};
@@ -128,7 +125,7 @@ pub(crate) struct Shared {
     /// The medium was full, and the log has not been shortened since: the reserve may be used up.
     tight: AtomicBool,
     /// The log up to here should go, because its medium is full or almost so, or because it may not be
-    /// longer; 0: there is room. A copy of what the segments say, which a write may hold for long.
+    /// longer; 0: there is space. A copy of what the segments say, which a write may hold for long.
     to_go: AtomicU64,
     /// The position up to which the oldest segment alone would go that the pages need.
     next_to_go: AtomicU64,
@@ -254,154 +251,7 @@ impl State {
 #[derive(Clone, Debug)]
 pub struct Wal(pub(crate) Arc<Shared>);
 
-/// Retains the log from a position on until it is dropped. Retained log does not count towards the capacity.
-#[derive(Debug)]
-pub struct Hold {
-    log: Arc<Shared>,
-    number: u64,
-}
-
-impl Hold {
-    /// Releases the log before `lsn`.
-    pub fn advance(&self, lsn: Lsn) {
-        self.log.state.lock().holds.insert(self.number, lsn.0);
-    }
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        self.log.state.lock().holds.remove(&self.number);
-    }
-}
-
 impl Wal {
-    /// Creates a log in memory: it has no delay, and is lost with the process.
-    ///
-    /// # Panics
-    /// Never: memory does not fail.
-    #[must_use]
-    pub fn in_memory(options: WalOptions) -> Self {
-        Self::on(Box::<MemoryMedia>::default(), options).expect("memory does not fail")
-    }
-
-    /// Opens the log in `dir`, or an empty one if there is none. Only reads: the store must accept the log
-    /// first, or the first flush. Then a torn tail is cut off, which was never reported durable, and what
-    /// precedes it in the last segment is written again, in place: on most file systems this needs no free
-    /// space. Blocks. Then pass [`Wal::gate`] to the store's builder and call
-    /// [`recover`](crate::recover), or let [`LoggedStore::on`](crate::LoggedStore::on) do so.
-    ///
-    /// # Errors
-    /// The directory cannot be used or is in use, its files have another format, or the log is damaged:
-    /// before its last segment, or before a later write to that. Nothing was changed.
-    pub fn open(dir: &Path, options: WalOptions) -> Result<Self, WalError> {
-        let media = FileMedia::open(dir).map_err(|error| match error.kind() {
-            io::ErrorKind::ResourceBusy => WalError::InUse { path: dir.into() },
-            _ => WalError::Io { path: dir.into(), source: Arc::new(error) },
-        })?;
-        Self::on(Box::new(media), options)
-    }
-
-    /// Opens the log on a device, or creates an empty one if the device is blank, as [`Wal::open`] does in a
-    /// directory. The device must complete its operations by itself: see [`DeviceMedia`]. It must also keep
-    /// a second process out: an image of `pagetier-rbd` does, a file does not. The first open fixes the
-    /// size of the segments, by its capacity; a record longer than a quarter of the capacity (and than 248
-    /// KiB) is refused. The device needs four times the capacity, and four times what the engine is
-    /// to keep for a loss of the SSD: when it is three quarters full, pages go home from the SSD, those with
-    /// the oldest changes first. Of pages that were on the SSD at the open none is known to have older
-    /// changes than another, so all of them go home.
-    ///
-    /// # Errors
-    /// The device has other data, is too small or in use, has another format, or the log is damaged before
-    /// its last segment. Nothing was changed.
-    ///
-    /// # Cancel safety
-    /// A dropped call opens the log in the background, and drops it.
-    pub async fn on_device(device: SharedDevice, options: WalOptions) -> Result<Self, WalError> {
-        let path: PathBuf = device.name().into();
-        let opened = tokio::task::spawn_blocking(move || {
-            let media = DeviceMedia::open(device, options.segment_bytes())?;
-            Ok(Self::on(Box::new(media), options))
-        });
-        let opened = opened.await.unwrap_or_else(|panicked| Err(io::Error::other(panicked)));
-        opened.unwrap_or_else(|error| match error.kind() {
-            io::ErrorKind::ResourceBusy => Err(WalError::InUse { path }),
-            _ => Err(WalError::Io { path, source: Arc::new(error) }),
-        })
-    }
-
-    /// Opens the log on `media`, as [`Wal::open`] does, for a log that is not in a directory.
-    ///
-    /// # Errors
-    /// As [`Wal::open`].
-    pub fn on(media: Box<dyn Media>, options: WalOptions) -> Result<Self, WalError> {
-        let (mut segments, oldest, end) = Segments::open(media, FIRST_LSN)?;
-        // What a recovery reads at most after a crash. What precedes it is checked if it is needed.
-        segments.check(end.saturating_sub(options.capacity_bytes))?;
-        let next_signal = end + options.capacity_bytes / 32;
-        let (id, blocks) = (segments.id(), segments.blocks());
-        // A record has four bytes for its length.
-        let record_bytes_max = segments.room().min(options.capacity_bytes).min(u32::MAX.into());
-        let state = State {
-            buf: Vec::new(),
-            end,
-            unapplied: BTreeSet::new(),
-            applied: VecDeque::new(),
-            frees: BTreeSet::new(),
-            next_signal,
-            holds: BTreeMap::new(),
-            next_hold: 0,
-        };
-        let shared = Shared {
-            options,
-            state: Mutex::new(state),
-            output: Mutex::new(Output { segments, writing: Vec::new(), reached: end }),
-            // What precedes the oldest segment. What was found need not be, before the log is in use.
-            durable: AtomicU64::new(oldest),
-            needed: AtomicU64::new(oldest),
-            redo: AtomicU64::new(oldest),
-            crowded: AtomicU64::new(0),
-            oldest: AtomicU64::new(oldest),
-            end: AtomicU64::new(end),
-            id,
-            owner: Owner::here(),
-            blocks,
-            generation: AtomicU64::new(0),
-            owned: AtomicBool::new(false),
-            needs: Mutex::default(),
-            from: AtomicU64::new(0),
-            recorded: Mutex::default(),
-            store: Mutex::default(),
-            claim: Mutex::default(),
-            unmarked: AtomicBool::new(false),
-            reads_only: AtomicBool::new(false),
-            awaits_recovery: AtomicBool::new(false),
-            behind: OnceLock::new(),
-            failing: AtomicBool::new(false),
-            tight: AtomicBool::new(false),
-            to_go: AtomicU64::new(0),
-            next_to_go: AtomicU64::new(0),
-            kept: AtomicU64::new(0),
-            found: AtomicU64::new(end),
-            shared: AtomicU64::new(0),
-            second: AtomicU64::new(u64::MAX),
-            scarce: AtomicBool::new(false),
-            abandoned: AtomicBool::new(false),
-            ending: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
-            record_bytes_max,
-            turn: Arc::default(),
-            writes: AtomicU64::new(0),
-            ended: watch::Sender::new(Ended { number: 0, or_reserve: false, result: Ok(()) }),
-            freeing: tokio::sync::Mutex::new(()),
-            checkpoints: tokio::sync::Mutex::new(()),
-            grown: Arc::default(),
-            truncated: Notify::new(),
-            archive: OnceLock::new(),
-        };
-        shared.note_room(&shared.output.lock().segments);
-        Ok(Self(Arc::new(shared)))
-    }
-
     /// The log's identity. An engine stores it in its pages and compares both before redo: the log of another
     /// store would overwrite this one's pages.
     #[must_use]
@@ -449,7 +299,7 @@ impl Wal {
         Lsn(self.0.oldest.load(Ordering::Acquire))
     }
 
-    /// The length since the position from which a crash needs the log at which [`Wal::has_room`] waits, in
+    /// The length since the position from which a crash needs the log at which [`Wal::has_space`] waits, in
     /// bytes. What is kept for the loss of the SSD has a limit of its own.
     #[must_use]
     pub fn capacity_bytes(&self) -> u64 {
@@ -652,68 +502,6 @@ impl Wal {
         self.flush_or_reserve(Lsn(last)).await
     }
 
-    /// Retains what the log holds at this moment, and returns where that begins. For a backup: begin it
-    /// afterwards, then [`Wal::copy_to`].
-    #[must_use]
-    pub fn hold(&self) -> (Hold, Lsn) {
-        // Truncation decides under this lock what stays.
-        let mut state = self.0.state.lock();
-        let oldest = self.oldest();
-        let number = state.next_hold;
-        state.next_hold += 1;
-        state.holds.insert(number, oldest.0);
-        (Hold { log: Arc::clone(&self.0), number }, oldest)
-    }
-
-    /// Whether [`Wal::truncate`] would remove a segment, as of the last write of the log.
-    #[must_use]
-    pub fn can_truncate(&self, keep: Lsn) -> bool {
-        let held = self.0.state.lock().holds.values().copied().min().unwrap_or(u64::MAX);
-        self.0.second.load(Ordering::Acquire) < keep.0.min(held)
-    }
-
-    /// Whether a recovery after a crash that begins at `needed` is due: it is shorter by a segment,
-    /// or the log has too many of them.
-    pub(crate) fn is_shorter_from(&self, needed: Lsn) -> bool {
-        let is_long =
-            needed.0.saturating_sub(self.0.needed.load(Ordering::Acquire)) > self.0.options.segment_bytes();
-        is_long || (1..needed.0).contains(&self.crowded())
-    }
-
-    /// Removes the segments whose records are all older than `needed` (the start of a recovery after a
-    /// crash), `keep`, every free that the store has not made, and every [`Hold`].
-    /// [`checkpoint`](crate::checkpoint) calls it with what the store needs. Cancel-safe: a removal that has
-    /// begun continues.
-    ///
-    /// # Errors
-    /// The medium failed; the log is intact, and longer than necessary.
-    pub async fn truncate(&self, needed: Lsn, keep: Lsn) -> Result<(), WalError> {
-        self.check_owner()?;
-        // Before the log is shortened: one that begins later than this is not the pages' (I45). Nothing goes
-        // that is not covered by the record, whatever is released meanwhile.
-        let held = self.0.state.lock().holds.values().copied().min().unwrap_or(u64::MAX);
-        let kept = keep.min(needed);
-        let mut keep = kept.min(Lsn(held));
-        // Also if the log stays as it is, for the loss of an SSD, a hold or an archive: the next open redoes
-        // what follows, however long the log has become.
-        let lags = self.0.from.load(Ordering::Acquire) + self.0.options.segment_bytes() < needed.0;
-        if lags || self.0.second.load(Ordering::Acquire) < keep.0 {
-            self.record(needed).await.map_err(|error| WalError::Unrecorded(Arc::new(error)))?;
-        } else {
-            keep = self.oldest();
-        }
-        self.0.kept.fetch_max(kept.0, Ordering::AcqRel);
-        if !self.0.blocks {
-            return self.0.truncate(needed.0, keep.0);
-        }
-        // A waiter that is dropped may have had the turn already: the others look again.
-        let looks_again = LooksAgain(&self.0);
-        let turn = self.turn(Arc::clone(&self.0.turn).lock_owned().await);
-        std::mem::forget(looks_again);
-        let cut = move || turn.log.truncate(needed.0, keep.0);
-        tokio::task::spawn_blocking(cut).await.map_err(|_| WalError::Stopped)?
-    }
-
     /// Where a recovery begins to read, and the segments from there on, oldest first.
     pub(crate) fn needed_starts(&self) -> (u64, Vec<u64>) {
         let needed = self.0.needed.load(Ordering::Acquire);
@@ -783,7 +571,7 @@ impl Shared {
         if !output.segments.is_ready() {
             output.segments.ready()?;
             output.segments.reserve(self.options.segment_bytes());
-            self.note_room(&output.segments);
+            self.note_space(&output.segments);
             self.durable.fetch_max(output.reached, Ordering::AcqRel);
         }
         Ok(())
@@ -821,7 +609,7 @@ impl Shared {
         };
         // Split a large batch into several segments, so that truncation can remove the old ones.
         let segment_bytes = segments.usual_bytes(self.options);
-        let most = usize::try_from(segments.room()).unwrap_or(usize::MAX);
+        let most = usize::try_from(segments.segment_bytes_max()).unwrap_or(usize::MAX);
         let mut written = Written { bytes: writing, len: 0 };
         while written.len < written.bytes.len() {
             // Another owner's log may be where this would be written.
@@ -834,7 +622,7 @@ impl Shared {
             self.failing.store(appended.is_err(), Ordering::Release);
             // Also if the reserve took it, which a checkpoint sets aside anew.
             self.tight.fetch_or(segments.was_full(), Ordering::AcqRel);
-            self.note_room(segments);
+            self.note_space(segments);
             let is_new = appended?;
             *reached = start + chunk as u64;
             written.len += chunk;
@@ -859,35 +647,5 @@ impl Shared {
         self.check_open()?;
         let claim = self.claim.lock();
         if claim.as_ref().is_none_or(Claim::holds) { Ok(()) } else { Err(WalError::Fenced) }
-    }
-
-    fn truncate(&self, needed: u64, keep: u64) -> Result<(), WalError> {
-        let mut output = self.output.lock();
-        self.check_claim()?;
-        self.ready(&mut output)?;
-        let segments = &mut output.segments;
-        let (needed, keep) = {
-            let state = self.state.lock();
-            let held = state.holds.values().copied().min().unwrap_or(u64::MAX);
-            // Also for a caller that has asked the store alone.
-            let free = state.frees.first().map_or(u64::MAX, |(lsn, _)| *lsn);
-            let needed = needed.min(free);
-            let keep = needed.min(keep).min(held);
-            // Under the lock: a hold that comes later begins there.
-            self.oldest.store(segments.holding(keep), Ordering::Release);
-            (needed, keep)
-        };
-        let segment_bytes = segments.usual_bytes(self.options);
-        self.needed.store(segments.recovery_start(needed, segment_bytes), Ordering::Release);
-        let truncated = segments.truncate(keep);
-        self.oldest.store(segments.oldest(), Ordering::Release);
-        // Before any record takes the space that is free now.
-        segments.reserve(self.options.segment_bytes());
-        if truncated.is_ok() {
-            self.tight.store(false, Ordering::Release);
-        }
-        self.note_room(segments);
-        self.truncated.notify_waiters();
-        truncated
     }
 }

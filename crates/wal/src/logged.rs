@@ -31,7 +31,7 @@ const ROOM_ATTEMPTS: u32 = 3;
 /// The polling interval of a commit that waits for a checkpoint. If the checkpoint has waited for one and the
 /// same guard since the last look, it may wait for the caller.
 const GUARD_WAIT: Duration = Duration::from_secs(2);
-/// What the time between two looks at a wait for room counts for at most.
+/// What the time between two looks at a wait for space counts for at most.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// A page store and its log, recovered and kept short: what an engine opens. Derefs to the store.
@@ -135,7 +135,7 @@ impl LoggedStore {
         &self.recovered
     }
 
-    /// Begins a mini-transaction, once the log has room for it: see [`LoggedStore::admit`].
+    /// Begins a mini-transaction, once the log has space for it: see [`LoggedStore::admit`].
     ///
     /// # Errors
     /// As [`LoggedStore::admit`], after 30 s.
@@ -162,8 +162,8 @@ impl LoggedStore {
             }
             // It lets records that wait have the reserve, and sets one aside anew before another record takes
             // the space: otherwise a full disk would refuse the very change that frees. A checkpoint that
-            // ends meanwhile has made room, and perhaps not for these records, nor for those of other tasks.
-            let made = self.make_room(|| !wal.is_tight() && !wal.is_failing()).await;
+            // ends meanwhile has made space, and perhaps not for these records, nor for those of other tasks.
+            let made = self.make_space(|| !wal.is_tight() && !wal.is_failing()).await;
             if !wal.is_failing() {
                 break;
             }
@@ -174,15 +174,15 @@ impl LoggedStore {
         if !wal.is_long() {
             return Ok(());
         }
-        let room = wal.has_room();
-        tokio::pin!(room);
+        let space = wal.has_space();
+        tokio::pin!(space);
         let mut left = wait;
         while !left.is_zero() {
             // In steps: time in which the process was stopped counts as one of them.
             let step = left.min(LOOK_AGAIN);
             tokio::select! {
                 biased;
-                () = &mut room => return wal.check_changes(),
+                () = &mut space => return wal.check_changes(),
                 () = sleep(step) => left -= step,
             }
         }
@@ -200,29 +200,29 @@ impl LoggedStore {
     /// Otherwise the log failed: the change is visible, and becomes durable once the log works again; a crash
     /// before that loses it.
     pub async fn commit<G: Guard>(&self, change: MiniTx<'_, G>) -> Result<Lsn, WalError> {
-        let (lsn, gives_room) = change.record()?;
-        self.make_durable(lsn, gives_room).await?;
+        let (lsn, frees_space) = change.record()?;
+        self.make_durable(lsn, frees_space).await?;
         Ok(lsn)
     }
 
     /// Makes the record at `lsn` durable, as [`LoggedStore::commit`] does.
-    pub(crate) async fn make_durable(&self, lsn: Lsn, gives_room: bool) -> Result<(), WalError> {
-        match self.wal.flush_record(lsn, gives_room).await {
-            Err(WalError::Io { source, .. }) if gives_room && is_full(&source) => {
+    pub(crate) async fn make_durable(&self, lsn: Lsn, frees_space: bool) -> Result<(), WalError> {
+        match self.wal.flush_record(lsn, frees_space).await {
+            Err(WalError::Io { source, .. }) if frees_space && is_full(&source) => {
                 // Another record had the reserve. If this fails, the flush says for what cause.
-                let _ = self.make_room(|| self.wal.durable() >= lsn).await;
-                self.wal.flush_record(lsn, gives_room).await
+                let _ = self.make_space(|| self.wal.durable() >= lsn).await;
+                self.wal.flush_record(lsn, frees_space).await
             }
             flushed => flushed,
         }
     }
 
-    /// Runs a checkpoint, unless `has_room` by the time it may begin. Fails if a checkpoint waits for an
+    /// Runs a checkpoint, unless `has_space` by the time it may begin. Fails if a checkpoint waits for an
     /// exclusive guard: the caller may hold it.
-    async fn make_room(&self, has_room: impl Fn() -> bool) -> Result<(), CheckpointError> {
+    async fn make_space(&self, has_space: impl Fn() -> bool) -> Result<(), CheckpointError> {
         let made = async {
             let _one = self.wal.0.checkpoints.lock().await;
-            if has_room() { Ok(()) } else { step(&self.store, &self.wal).await }
+            if has_space() { Ok(()) } else { step(&self.store, &self.wal).await }
         };
         tokio::select! {
             made = made => made,
@@ -421,7 +421,7 @@ impl LoggedStore {
 /// See [`LoggedStore::shutdown`].
 async fn end(store: &Arc<PageStore>, wal: &Wal) -> Result<(), CheckpointError> {
     if wal.is_failing() {
-        // A log without room can still be shortened. Should this fail, so does what follows.
+        // A log without space can still be shortened. Should this fail, so does what follows.
         let _ = checkpoint(store, wal).await;
     }
     let freed = wal.free_pending(store).await;

@@ -111,7 +111,7 @@ pub trait Media: Send + Debug {
     /// medium sets none aside.
     ///
     /// # Errors
-    /// There is no room, or the medium cannot set it aside, or fails.
+    /// There is no space, or the medium cannot set it aside, or fails.
     fn reserve(&mut self, bytes: u64) -> io::Result<()> {
         let _ = bytes;
         Err(ErrorKind::Unsupported.into())
@@ -133,7 +133,7 @@ pub trait Media: Send + Debug {
     }
 
     /// The most bytes that a segment can have. Default: no limit.
-    fn room(&self) -> u64 {
+    fn segment_bytes_max(&self) -> u64 {
         u64::MAX
     }
 
@@ -229,7 +229,7 @@ pub struct FileMedia {
     reserve_bytes: u64,
     /// The space that the file `reserve` has, which may be less; 0: there is none. A full disk seldom has
     /// just as many blocks free as were given back.
-    reserve_room: u64,
+    reserve_allocated: u64,
     spares: Spares,
     /// A segment whose removal failed, with the name that its file has instead.
     half_removed: Option<(PathBuf, String)>,
@@ -326,7 +326,7 @@ impl FileMedia {
     }
 
     fn of(dir: Arc<dyn Directory>, lock: Option<Box<dyn DirFile>>) -> Self {
-        let (active, reserve_bytes, reserve_room, owner) = (None, 0, 0, Owner::here());
+        let (active, reserve_bytes, reserve_allocated, owner) = (None, 0, 0, Owner::here());
         let (id, format) = (0, LOG_FORMAT_USUAL);
         let (spares, half_removed, made) = (Spares::default(), None, Vec::new());
         Self {
@@ -335,7 +335,7 @@ impl FileMedia {
             format,
             active,
             reserve_bytes,
-            reserve_room,
+            reserve_allocated,
             spares,
             half_removed,
             owner,
@@ -391,7 +391,7 @@ impl FileMedia {
     fn set_aside(&mut self, bytes: u64) -> io::Result<()> {
         // Its contents are those of a segment that was removed, or of a use that a crash interrupted.
         let file = self.dir.open(Path::new(RESERVE), Access::Create)?;
-        let room = match self.allocate(&*file) {
+        let allocated = match self.allocate(&*file) {
             Ok(()) => bytes,
             Err(error) => {
                 // What it got of a full disk may do, or a part that fits. So does what it had before.
@@ -404,7 +404,7 @@ impl FileMedia {
         // If its name were not durable, a power cut could show its next contents under the name of the
         // segment that it was.
         self.dir.sync()?;
-        self.reserve_room = room;
+        self.reserve_allocated = allocated;
         Ok(())
     }
 
@@ -589,7 +589,7 @@ impl Media for FileMedia {
         self.owner.check()?;
         self.undo_removal()?;
         self.reserve_bytes = bytes;
-        if self.reserve_room < bytes {
+        if self.reserve_allocated < bytes {
             self.set_aside(bytes)?;
         }
         // Only with a reserve: this space can be done without.
@@ -606,11 +606,11 @@ impl Media for FileMedia {
         self.owner.check()?;
         // Undone later, it could take the name of the new segment.
         self.undo_removal()?;
-        if (HEADER_BYTES + bytes.len()) as u64 > self.reserve_room {
+        if (HEADER_BYTES + bytes.len()) as u64 > self.reserve_allocated {
             return Err(ErrorKind::StorageFull.into());
         }
         let file = self.dir.open(Path::new(RESERVE), Access::Write)?;
-        self.reserve_room = 0;
+        self.reserve_allocated = 0;
         self.install(file, RESERVE, start, bytes)
     }
 
@@ -626,14 +626,14 @@ impl Media for FileMedia {
         // Otherwise a later, shorter record could be followed by old bytes that pass for the next record.
         file.set_len(end)?;
         let _ = self.allocate(&*file);
-        let has_room = self.reserve_bytes > 0;
+        let is_allocated = self.reserve_bytes > 0;
         file.sync()?;
         // The names, too, may be readable without being durable, if a crash came between a rename and the
         // directory's sync, or after a sync that failed. Only if some name changes does the next one write.
         let _ = self.dir.open(Path::new(ASIDE), Access::Create);
         let _ = self.dir.remove(Path::new(ASIDE));
         self.dir.sync()?;
-        self.active = Some(Appending::growing(file, end, has_room));
+        self.active = Some(Appending::growing(file, end, is_allocated));
         Ok(())
     }
 
@@ -653,7 +653,7 @@ impl Media for FileMedia {
         let name = name_of(start);
         let Some(stat) = self.dir.stat(Path::new(&name))? else { return self.dir.sync() };
         // Kept as the reserve if there is none: once its space is given back, others may take it.
-        let keep = self.usable(stat.allocated).filter(|_| self.reserve_room == 0);
+        let keep = self.usable(stat.allocated).filter(|_| self.reserve_allocated == 0);
         // Or as a spare, if all of it was written, and a long record has not made it much longer than others.
         // An earlier owner may still write to what this one found.
         let is_ours = self.spares.created_from.is_some_and(|from| from <= start);
@@ -670,7 +670,7 @@ impl Media for FileMedia {
             let _ = self.undo_removal();
             return Err(error);
         }
-        self.reserve_room += keep.unwrap_or(0);
+        self.reserve_allocated += keep.unwrap_or(0);
         if let Some(spare) = spare {
             self.spares.files.push((spare, start));
         } else if keep.is_none() {

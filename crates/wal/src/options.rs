@@ -54,7 +54,7 @@ impl WalOptions {
 
     /// The log that a recovery after a crash reads at most, in bytes, and up to a segment more, since it
     /// reads whole ones: when it is longer, changes wait for a checkpoint
-    /// ([`Wal::has_room`](crate::Wal::has_room)). It bounds the duration of a recovery. It is at least
+    /// ([`Wal::has_space`](crate::Wal::has_space)). It bounds the duration of a recovery. It is at least
     /// 256 KiB, since a log is shortened by whole segments; less counts as that. A record that is longer
     /// is refused ([`Wal::record_bytes_max`](crate::Wal::record_bytes_max)). Files take the space of four
     /// segments more, a sixteenth of the capacity each and at least 64 KiB. Default: 64 MiB.

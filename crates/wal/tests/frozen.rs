@@ -175,7 +175,7 @@ enum Place {
     Devices,
 }
 
-/// The pages of space `t`, of which page 3 is free. Another space has an extent without room in its middle.
+/// The pages of space `t`, of which page 3 is free. Another one has a gap of an extent.
 const PAGES: u32 = 8;
 const FREE: u32 = 3;
 

@@ -30,7 +30,7 @@ impl Small {
         (made && mounted().ok()?.success()).then_some(Self(at))
     }
 
-    /// Leaves no room, as other users of the disk would at any time.
+    /// Leaves no space, as other users of the disk would at any time.
     fn fill_up(&self) {
         let ballast = self.0.join("ballast");
         let mut file = File::options().create(true).append(true).open(ballast).unwrap();

@@ -294,7 +294,7 @@ async fn failing_checkpoints_are_tried_again_ever_more_rarely() {
     assert!((100..60_000).contains(&errors), "{errors} failed writes");
 }
 
-/// As by changes that wait for room: each asks for a checkpoint.
+/// As by changes that wait for space: each asks for a checkpoint.
 #[tokio::test(start_paused = true)]
 async fn failing_checkpoints_pause_however_often_they_are_asked_for() {
     let db = without_writes(&Devices::new()).await;

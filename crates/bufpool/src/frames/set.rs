@@ -50,11 +50,11 @@ impl Frames {
     /// `count` free frames and address space for `max`. If that much cannot be reserved, the pool cannot
     /// grow.
     pub(crate) fn new(count: usize, max: usize, page_bytes: usize) -> std::io::Result<Self> {
-        Self::with_room(count, max.max(count), page_bytes)
-            .or_else(|_| Self::with_room(count, count, page_bytes))
+        Self::with_max(count, max.max(count), page_bytes)
+            .or_else(|_| Self::with_max(count, count, page_bytes))
     }
 
-    fn with_room(count: usize, max: usize, page_bytes: usize) -> std::io::Result<Self> {
+    fn with_max(count: usize, max: usize, page_bytes: usize) -> std::io::Result<Self> {
         let this = Self {
             arena: Arena::new(max, page_bytes)?,
             all: Growable::new(max, || Frame::new(crate::frames::page_table::NONE))?,

@@ -189,9 +189,9 @@ impl<T: Tier> PoolInner<T> {
     }
 
     fn lease_ahead(&self, page: PageId) -> Option<(FrameId, IoBuf)> {
-        let room = self.params().frames / 8;
+        let in_flight_max = self.params().frames / 8;
         if self.frames.table.find(&self.frames.all, page).is_some()
-            || self.ahead_in_flight.load(Ordering::Relaxed) >= room
+            || self.ahead_in_flight.load(Ordering::Relaxed) >= in_flight_max
         {
             return None;
         }

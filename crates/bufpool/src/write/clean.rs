@@ -139,9 +139,9 @@ impl<T: Tier> PoolInner<T> {
         // none for the SSD, which is a hundred times as fast.
         let params = self.params();
         let home_max = (params.staging / 2).max(1);
-        let mut home_room = home_max.saturating_sub(self.writing_home.load(Ordering::Relaxed));
+        let mut home_left = home_max.saturating_sub(self.writing_home.load(Ordering::Relaxed));
         // While the disk is busy, a deep search finds little and delays every other task.
-        let any = starved && home_room > 0;
+        let any = starved && home_left > 0;
         if starved && !any {
             // The request still waits: look once the disk has taken something.
             self.starved.store(true, Ordering::Relaxed);
@@ -153,8 +153,8 @@ impl<T: Tier> PoolInner<T> {
                 return if frame.word.is_evictable() { FrameState::Clean } else { FrameState::Busy };
             }
             if frame.page().is_some_and(|page| self.tier.goes_home(page)) {
-                let Some(left) = home_room.checked_sub(1) else { return FrameState::Busy };
-                home_room = left;
+                let Some(left) = home_left.checked_sub(1) else { return FrameState::Busy };
+                home_left = left;
             }
             FrameState::Dirty
         };

@@ -20,6 +20,7 @@ fn mib<const MIN: u64>(text: &str) -> Result<u64, String> {
     let bare = text.parse().ok();
     let mib = bare.map_or_else(|| parse_bytes(text).map(|bytes| bytes >> 20), Ok);
     let mib = mib.map_err(|error| error.to_string())?;
+    // Callers shift by 20 bits: 2^44 MiB would no longer fit into 64 bits as bytes.
     if (MIN..1 << 44).contains(&mib) { Ok(mib) } else { Err(format!("at least {MIN} MiB")) }
 }
 

@@ -30,6 +30,7 @@ struct Run {
 }
 
 pub(crate) async fn bench(kv: &Arc<Kv>, args: &BenchArgs, stop: &Stop) -> Result<ExitCode, Failure> {
+    // `load` inserts in order, so the last entry vouches for the others.
     if kv.get(&numbered_key(args.records - 1)).await?.is_none() {
         let needed = format!("load --count {} --value-bytes {}", args.records, args.value_bytes);
         return Err(format!("the store lacks the entries: run `kv {needed}` first").into());
@@ -87,6 +88,7 @@ fn report(args: &BenchArgs, micros: &mut [u32], took: Duration) {
 impl Run {
     /// Runs operations until the time is up; returns the time of each operation in microseconds.
     async fn work(&self, task: u64, bar: &indicatif::ProgressBar) -> Result<Vec<u32>, Failure> {
+        // Fixed seeds, one per task: two runs draw the same operations, and no two tasks of a run do.
         let mut rng = SmallRng::seed_from_u64(task);
         let zipf = Zipf::new(self.loaded as f64, SKEW)?;
         let mut micros = Vec::new();
@@ -112,6 +114,8 @@ impl Run {
                 self.update(rng, &numbered_key(number)).await
             }
             Workload::D => {
+                // Its insert may still be running. A read that comes too early finds nothing and costs the
+                // same descent.
                 let newest = self.records.load(Ordering::Relaxed) - 1;
                 self.kv.get(&numbered_key(newest.saturating_sub(rank))).await.map(drop)
             }
@@ -126,6 +130,7 @@ impl Run {
 
     async fn update(&self, rng: &mut SmallRng, key: &[u8]) -> Result<(), KvError> {
         let mut value = vec![0; self.value_bytes];
+        // Random bytes: a device that compresses must not profit from the generator.
         rng.fill(&mut value[..]);
         self.kv.put(key, &value).await
     }

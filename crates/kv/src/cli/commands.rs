@@ -34,6 +34,7 @@ pub(crate) async fn get(kv: &Kv, key: &OsStr) -> Result<ExitCode, Failure> {
     };
     let mut out = io::stdout().lock();
     out.write_all(&value)?;
+    // Output to a file or a pipe is exactly the value.
     if out.is_terminal() {
         out.write_all(b"\n")?;
     }
@@ -51,6 +52,8 @@ pub(crate) async fn delete(kv: &Kv, key: &OsStr) -> Result<ExitCode, Failure> {
 
 /// The first key behind all keys that begin with `prefix`, if there is one.
 fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+    // The last byte below 255 is incremented. If there is none, no key follows the prefix, and the scan has
+    // no end.
     let keep = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
     let mut after = prefix[..=keep].to_vec();
     after[keep] += 1;

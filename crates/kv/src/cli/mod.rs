@@ -52,6 +52,7 @@ impl Stop {
     ) -> Result<ExitCode, Failure> {
         let mut asked = self.0.subscribe();
         tokio::select! {
+            // If the command has ended when the signal arrives, its own exit code counts.
             biased;
             ended = command => ended,
             _ = asked.wait_for(|asked| *asked) => Ok(STOPPED.into()),
@@ -110,6 +111,8 @@ pub fn main(open: OpenDevice) -> ExitCode {
 async fn run(cli: Cli, open: OpenDevice) -> Result<ExitCode, Failure> {
     let stop = Stop::default();
     let watcher = tokio::spawn(stop.clone().watch());
+    // Opening a cluster's device blocks for as long as the cluster does not answer. The watcher must run
+    // meanwhile, or a signal would not stop the command.
     let options = tokio::task::block_in_place(|| cli.options(open))?;
     let kv = Arc::new(Kv::open(&options).await?);
     if kv.store().stats().ssd.mode == SsdMode::Off
@@ -120,6 +123,7 @@ async fn run(cli: Cli, open: OpenDevice) -> Result<ExitCode, Failure> {
     let result = command(&kv, cli.command, &stop).await;
     // Close the store even if the command failed, to keep what it did before.
     let closed = kv.shutdown().await;
+    // Only now: a second signal during a slow close must still end the process.
     watcher.abort();
     let code = result?;
     closed?;

@@ -334,6 +334,7 @@ impl Campaign {
         usual: u64,
         run: impl Fn(u64, &mut Totals) -> Result<(), Violation> + Sync,
     ) {
+        // An odd stride: the lowest digit of a case's number is its first step, of which there are ten.
         let usual = if self.args.mode == Mode::All { (count / usual).max(1) | 1 } else { 1 };
         let stride = self.args.stride.unwrap_or(usual);
         let (first, end) = self.args.case.map_or((0, count), |case| (case, case + 1));

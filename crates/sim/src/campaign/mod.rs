@@ -10,7 +10,7 @@
 //! | `draw` | what a seed draws: geometry and work (`plan`), the hazard that it is directed at (`hazard`), what an adversary does to the log and the devices (`twist`) |
 //! | `contract` | the versions that every page may read as (`model`), the pages' contents, operations and calls in progress |
 //! | `report` | counters (`totals`), protocol states in which crashes were taken (`coverage`), violations |
-//! | `world` | a store's devices, manifest and log; taking moments (`probe`, `watched`, `peek`); what a crash leaves (`moment`); faults to inject (`planned`); the check of every page (`examine`) |
+//! | `world` | a store's devices, manifest and log; taking moments (`probe`, `watched`, `peek`); what a crash leaves (`crash`); faults to inject (`planned`); the check of every page (`examine`) |
 //! | `between` | bit rot, lost SSDs, devices of another time or store, looks without writing, between two lives |
 //! | `log` | engines with a log of `pagetier-wal` |
 //! | `work` | every operation and how often a life draws it (`operations`), the tasks that perform them (`worker`), and each operation's checks |

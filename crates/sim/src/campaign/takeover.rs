@@ -65,7 +65,7 @@ struct Machine {
 }
 
 fn builder(homes: &Arc<SimSeat>, lease: Duration, seed: u64) -> Builder {
-    let ssd = SimDevice::new("ssd", 0, seed, &super::world::moment::bounded_power());
+    let ssd = SimDevice::new("ssd", 0, seed, &super::world::crash::bounded_power());
     PageStore::builder()
         .manifest(OnHdd { bytes_max: 256 << 10, ..OnHdd::default() }.lease(lease))
         .hdd(Arc::clone(homes) as SharedDevice)
@@ -79,7 +79,7 @@ fn builder(homes: &Arc<SimSeat>, lease: Duration, seed: u64) -> Builder {
 
 async fn run(seed: u64) -> Result<u64, String> {
     let mut rng = SmallRng::seed_from_u64(seed ^ 0x7a6e_0ce5);
-    let power = super::world::moment::bounded_power();
+    let power = super::world::crash::bounded_power();
     // The log's device completes at once: it is written by threads that virtual time would not wait for.
     let log = SimDevice::new("log", 0, seed, &power);
     log.grow(64 << 20).map_err(|error| error.to_string())?;
@@ -97,6 +97,7 @@ async fn run(seed: u64) -> Result<u64, String> {
     let mut owner: Option<Arc<Machine>> = None;
     for _ in 0..OWNERS {
         if let Some(former) = &owner {
+            // Stopped before the ban, a former owner learns of it only when it goes on.
             former.is_stopped.send_replace(rng.random_bool(0.4));
             sleep(Duration::from_millis(rng.random_range(0..100))).await;
             former.ban(true);
@@ -185,6 +186,7 @@ impl Machine {
     /// Returns whether this owner still serves pages.
     async fn read(&self, no: u32) -> Result<bool, String> {
         let page = PageId::new(self.space, no);
+        // Before the read: a version that is acknowledged during it need not be seen.
         let floor = self.world.acked[no as usize].load(Ordering::Relaxed);
         let begun = Instant::now();
         let found = match self.db.get(page).await {

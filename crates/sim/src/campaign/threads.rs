@@ -274,8 +274,10 @@ impl Shared {
     async fn change(&self, rng: &mut SmallRng) -> Result<(), String> {
         let mut nos: Vec<u32> =
             (0..rng.random_range(1..=3)).map(|_| rng.random_range(0..PAGES as u32)).collect();
+        // Ascending: two tasks that latch the same pages in other orders would wait for each other.
         nos.sort_unstable();
         nos.dedup();
+        // Before the latches: the checkpoint that makes space in the log writes those pages.
         self.admit().await?;
         let mut guards = Vec::new();
         for no in nos {
@@ -300,6 +302,8 @@ impl Shared {
             let mut bytes = vec![0; change.payload(at).len()];
             fill(&mut bytes, page, version);
             change.write(at, 0, &bytes);
+            // Under the latch, which goes with the commit: the next holder finds page and note changed
+            // together.
             self.versions[page.no as usize].store(version, Ordering::Release);
         }
         ends("commit", self.db.commit(change)).await?.map_err(|error| format!("commit: {error}"))

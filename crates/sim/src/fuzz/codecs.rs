@@ -24,6 +24,7 @@ pub fn page_header(input: &[u8]) {
     let asked = Header::peek(&image).page;
     let other = PageId::new(asked.space, asked.no ^ 1);
     let seed = StoreSeed::of_store([7; 16]);
+    // The second round has the image that the first one sealed.
     for _ in 0..2 {
         assert!(verify(seed, &image, other).is_err());
         match verify(seed, &image, asked) {
@@ -60,6 +61,7 @@ pub fn ssd_superblock(input: &[u8]) {
     let raw = padded(input, BLOCK);
     let mut sealed = raw.clone();
     reseal(StoreSeed::NONE, &mut sealed);
+    // No fuzzer guesses a checksum: only a sealed block gets as far as its fields.
     for block in [&raw, &sealed] {
         if let Found::Superblock(superblock) = Superblock::decode(block) {
             assert_eq!(Superblock::decode(&superblock.encode()), Found::Superblock(superblock));
@@ -176,7 +178,7 @@ fn ring_events(input: &mut Input<'_>) {
         match input.byte() % 3 {
             0 => {
                 let count = 1 + usize::from(input.byte()) % home.batch_max(Backing::Ring);
-                if home.has_room(Backing::Ring, count).is_ok() {
+                if home.fits(Backing::Ring, count).is_ok() {
                     let version = |no| (PageId::new(SpaceId(1), no), Stamp::from_bits(stamp));
                     let versions = (0..count as u32).map(version).collect();
                     let places = home.begin(Backing::Ring, versions, Stamp::from_bits(stamp), None);
@@ -190,6 +192,7 @@ fn ring_events(input: &mut Input<'_>) {
                 let which = usize::from(input.byte()) % held.len();
                 let (places, until) = &mut held[which];
                 if until.is_none() {
+                    // A flush that has ended covers nothing that is written later: the next one does.
                     *until = Some(flushes + 1);
                     home.end_recording(places.id);
                     home.end_home_writes(places.id, true, Vec::new(), HddFlush(flushes + 1));

@@ -90,6 +90,7 @@ fn sealed_block(copies: &mut Copies, input: &mut Input<'_>) {
     let layout = copies.layout;
     let seed = copies.seed;
     let (at, seed) = match input.byte() % 6 {
+        // A superblock says which seed the other checksums have, so its own has none.
         0 => (u64::from(input.byte() % 2) * BLOCK_BYTES, StoreSeed::NONE),
         1 => (layout.map_header_at(input.byte() % 2, 0), seed),
         2 => (layout.map_header_at(input.byte() % 2, 1), seed),
@@ -115,6 +116,7 @@ pub(super) fn refit_map(seed: StoreSeed, area: &mut [u8], layout: &Layout) {
     let body_crc = seed.checksum(&area[BLOCK..][..layout.map_body_bytes() as usize]);
     if let Some(header) = MapHeader::decode(seed, &area[..BLOCK]) {
         let header = MapHeader { body_crc, ..header }.encode(seed);
+        // In both copies: with one alone, the store would use the other.
         for copy in 0..2 {
             let at = (layout.map_header_at(0, copy) - layout.map_at(0)) as usize;
             area[at..at + BLOCK].copy_from_slice(&header);

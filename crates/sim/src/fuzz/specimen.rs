@@ -101,6 +101,7 @@ impl Specimen {
             let (hdd, ssd) = (self.hdd.with(&copies.hdd).await, self.ssd.with(&copies.ssd).await);
             let manifest = Arc::new(MemoryManifest::from_bytes(manifest));
             let mut truth = self.truth.clone();
+            // The second life opens what the first has made of the damage.
             for life in 0..2 {
                 let Ok(store) = open(&manifest, &hdd, &ssd).await else { return };
                 check(&store, &truth).await;
@@ -168,6 +169,7 @@ fn write(mut guard: PageMut<'_>, truth: &mut Truth, version: &mut u32) {
 /// Checks that every page, including some that were never written, reads as one of its written versions or as
 /// an error.
 async fn check(store: &PageStore, truth: &Truth) {
+    // Spaces with and without pages; numbers at the edges of extents, of the space, and of the type.
     let never = [0, 1, 2, 7].into_iter().flat_map(|space| {
         [0, 63, 64, 130, 256, u32::MAX].into_iter().map(move |no| PageId::new(SpaceId(space), no))
     });
@@ -240,6 +242,7 @@ async fn live(store: &PageStore, truth: &mut Truth) -> Result<(), Error> {
         for page in pages.iter().skip(round).step_by(round + 1) {
             write(store.get_mut(*page).await?, truth, &mut version);
         }
+        // The last round is not synced: the store that crashes has writes that no flush covers.
         if round < 3 {
             store.sync().await?;
         }

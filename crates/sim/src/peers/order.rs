@@ -94,6 +94,7 @@ impl Order for Sieve {
                 passed.iter().for_each(|page| {
                     self.visited.remove(page);
                 });
+                // The hand stays where it found the victim, and goes on from there.
                 self.hand = at;
                 return Some(page);
             }
@@ -146,6 +147,7 @@ impl S3Fifo {
 
     /// Whether the small queue evicts next.
     fn small_first(&self) -> bool {
+        // The small queue has a tenth of the places, as in the paper.
         10 * self.lists.len(SMALL) >= self.places || self.lists.len(MAIN) == 0
     }
 }
@@ -163,6 +165,7 @@ impl Order for S3Fifo {
     }
 
     fn victim(&mut self, accept: &mut dyn FnMut(PageId) -> bool) -> Option<PageId> {
+        // Counts are at most 3, so after this many steps every page has lost its uses.
         for _ in 0..4 * self.places {
             let small = self.small_first();
             let page = self.lists.oldest(if small { SMALL } else { MAIN })?;
@@ -177,6 +180,8 @@ impl Order for S3Fifo {
                     self.lists.put(page, MAIN);
                 }
                 _ if accept(page) => return Some(page),
+                // The next victim cannot be taken, such as a pinned one. Promoting others in its place
+                // would change the order.
                 _ => break,
             }
         }
@@ -216,6 +221,7 @@ impl TwoQ {
 
 impl Order for TwoQ {
     fn used(&mut self, page: PageId) {
+        // A hit soon after the first is correlated with it: pages seen once stay in FIFO order.
         if self.lists.list_of(page) == Some(MAIN) {
             self.lists.put(page, MAIN);
         }
@@ -269,6 +275,7 @@ impl Order for Arc {
 
     fn entered(&mut self, page: PageId) {
         let [b1, b2] = [2, 3].map(|list| self.lists.len(list) as f64);
+        // The page is in the history whose length divides, so that is not zero.
         let to = match self.lists.list_of(page) {
             Some(2) => {
                 self.target = (self.target + (b2 / b1).max(1.0)).min(self.places as f64);
@@ -282,6 +289,7 @@ impl Order for Arc {
         };
         self.lists.put(page, to);
         let t1 = self.lists.len(0);
+        // T1 and B1 have at most as many pages as there are places, all four lists twice as many.
         self.lists.trim(2, self.places.saturating_sub(t1));
         let all = t1 + self.lists.len(1) + self.lists.len(2);
         self.lists.trim(3, (2 * self.places).saturating_sub(all));
@@ -352,6 +360,7 @@ impl Lirs {
         self.stack.put(page, 0);
         if self.low.contains(&page) {
             self.prune();
+        // A page that is still in the stack returned sooner than the oldest of low distance was used.
         } else if known || self.low.len() < self.low_max {
             self.lower(page);
         } else {
@@ -384,6 +393,7 @@ impl Order for Lirs {
     fn left(&mut self, page: PageId, evicted: bool) {
         self.queue.remove(page);
         let was_low = self.low.remove(&page);
+        // Only a page of high reuse distance leaves a trace, by which its return shows a low one.
         if was_low || !evicted {
             self.stack.remove(page);
             self.prune();
@@ -418,6 +428,7 @@ impl WTinyLfu {
             let Some(page) = self.lists.oldest(0) else { return };
             self.lists.put(page, 1);
         }
+        // Four fifths are protected, as in the paper.
         while 5 * self.lists.len(2) > 4 * self.places {
             let Some(page) = self.lists.oldest(2) else { return };
             self.lists.put(page, 1);
@@ -444,6 +455,7 @@ impl Order for WTinyLfu {
 
     fn victim(&mut self, accept: &mut dyn FnMut(PageId) -> bool) -> Option<PageId> {
         if let (Some(new), Some(old)) = (self.lists.oldest(0), self.lists.oldest(1)) {
+            // A tie keeps the old page: a scan, whose pages all have one use, must not displace it.
             if self.uses.of(new) > self.uses.of(old) {
                 if accept(old) {
                     self.lists.put(new, 1);

@@ -57,6 +57,7 @@ impl SlotPolicy for PeerSsd {
         usable: &mut dyn FnMut(SlotId) -> bool,
         _now: Millis,
     ) -> Verdict {
+        // Note the offer even while slots are free: a later one is judged by it.
         let before = self.offered_before(page);
         if free_slots > 0 {
             return Verdict::AdmitFree;

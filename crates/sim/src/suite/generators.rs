@@ -67,6 +67,7 @@ impl Stream {
     /// Generates `length` references of kind number `kind`, with parameter set `set` of this seed.
     pub(crate) fn generate(kind: usize, set: usize, seed: u64, length: usize) -> Vec<Reference> {
         let mut rng = SmallRng::seed_from_u64((seed << 16) ^ ((kind as u64) << 8) ^ set as u64);
+        // Kind and set together choose: no kind has one share of writes throughout.
         let share = [0.08, 0.25, 0.5][(set + kind) % 3] * rng.random_range(0.7..1.3);
         let writes = if (set + kind / 3).is_multiple_of(2) {
             Writes::Anywhere(share)
@@ -76,6 +77,7 @@ impl Stream {
         let pages = rng.random_range(8_000..16_000);
         // A third of the workloads are scanned beside.
         let scanned = (kind + set).is_multiple_of(3);
+        // The scans are added later, and the whole has the length that was asked for.
         let length = if scanned { length - (length as f64 * SCANNED) as usize } else { length };
         let out = Vec::with_capacity(length + 64);
         let mut stream = Self { rng, writes, set, pages, length, out };
@@ -87,6 +89,7 @@ impl Stream {
     /// The stream with scans woven in, of parts of the main table and of a table that is only scanned.
     fn scanned(mut self) -> Vec<Reference> {
         let mean = [100.0, 400.0, 2_000.0][self.set];
+        // A scan begins so often that scans of this mean length have their share of all references.
         let share = SCANNED / (1.0 - SCANNED) / mean;
         let mut out = Vec::with_capacity(self.length * 2);
         for reference in std::mem::take(&mut self.out) {
@@ -125,6 +128,7 @@ impl Stream {
 
     /// Draws from the exponential distribution with this mean.
     fn exponential(&mut self, mean: f64) -> f64 {
+        // The random number may be 0, but not 1: so the logarithm is finite.
         -mean * (1.0 - self.rng.random::<f64>()).ln()
     }
 
@@ -193,6 +197,7 @@ fn stack_far(stream: &mut Stream) {
     let (middle, spread) = (stream.pick([0.2, 0.4, 0.6]), stream.pick([0.05, 0.08, 0.1]));
     let near = stream.pick([0.6, 0.4, 0.25]);
     stacked(stream, |s| {
+        // Two uniform numbers add up to a triangle around the middle.
         let far = middle + spread * (s.rng.random::<f64>() + s.rng.random::<f64>() - 1.0);
         if s.chance(near) { s.exponential(0.02) } else { far }
     });
@@ -208,6 +213,7 @@ fn phases(stream: &mut Stream) {
         let phase = (stream.progress() * times) as u32;
         let page = if stream.chance(0.9) {
             let rank = ranks.draw(&mut stream.rng);
+            // The hot set of each phase begins where that of the one before ends.
             scattered(rank + phase * hot_pages, pages)
         } else {
             stream.below(pages)
@@ -242,6 +248,7 @@ fn tenants(stream: &mut Stream) {
     let turns = [8.0, 16.0, 30.0][stream.set];
     let busy_share = stream.pick([0.8, 0.6, 0.7]);
     while stream.more() {
+        // 7 has no factor in common with any of the counts, so each tenant has its turn.
         let busy = (stream.progress() * turns) as u32 * 7 % count;
         let tenant = if stream.chance(busy_share) { busy } else { stream.below(count) };
         let rank = ranks.draw(&mut stream.rng);
@@ -332,6 +339,7 @@ fn queue(stream: &mut Stream) {
     let lag = (f64::from(stream.pages) * stream.pick([0.05, 0.2, 0.5])) as u32;
     let ranks = Ranks::new(stream.pages / 2, stream.pick([0.8, 0.9, 1.0]));
     let share = stream.pick([0.15, 0.2, 0.3]);
+    // Pages are used again in a circle, like a log's.
     let round = 2 * lag;
     let mut tail = lag;
     while stream.more() {
@@ -423,6 +431,7 @@ fn index(stream: &mut Stream) {
             }
         } else {
             stream.touch(THIRD, leaf);
+            // A row is nowhere near its neighbours in the index.
             stream.touch(TABLE, scattered(leaf ^ 0x5555, stream.pages));
         }
     }

@@ -47,6 +47,7 @@ impl<'a> Replay<'a> {
         for (at, &reference) in self.references.iter().enumerate() {
             tiers.apply(reference);
             let operations = operations(tiers.counts());
+            // Nine tenths count as full, because some policies never fill the last slots.
             if full_at.is_none() && 10 * tiers.ssd_used() as u64 >= 9 * slots {
                 full_at = Some(operations);
             }

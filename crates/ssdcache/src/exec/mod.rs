@@ -9,9 +9,9 @@
 pub(crate) mod flush;
 mod io;
 pub(crate) mod life;
-#[cfg(feature = "probes")]
-mod moment;
 pub(crate) mod open;
+#[cfg(feature = "probes")]
+mod probes;
 pub(crate) mod read;
 pub(crate) mod stats;
 #[cfg(test)]

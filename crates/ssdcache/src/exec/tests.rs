@@ -146,7 +146,7 @@ async fn a_slot_is_kept_for_its_pages_home_write_before_that_begins() {
     let (core, _) = core("doublewrite").await;
     // Without room in the journal no home write begins.
     let mut others = 100..;
-    while core.state.lock().home.has_room(Backing::Appended, 1).is_ok() {
+    while core.state.lock().home.fits(Backing::Appended, 1).is_ok() {
         let version = (page(others.next().expect("endless")), Stamp::from_bits(1));
         core.state.lock().home.begin(Backing::WriteBack, vec![version], version.1, None);
     }

@@ -355,7 +355,7 @@ impl Tier for SsdTier {
 
     fn fills_up(&self) -> Boxed<'_, bool> {
         Box::pin(self.core.when_some(|state| {
-            let fills = self.core.has_slots() && state.takes_copies() && state.slots.has_room();
+            let fills = self.core.has_slots() && state.takes_copies() && state.slots.has_capacity();
             if fills { state.may_admit(self.core.admissions_max).then_some(true) } else { Some(false) }
         }))
     }

@@ -20,17 +20,17 @@ pub(crate) enum Step {
     Mark,
 }
 
-/// The steps of a checkpoint. `doubtful`: the previous one, in the same area, was reported as failed, but any
+/// The steps of a checkpoint. `unverified`: the one before, in the same area, was reported as failed, but any
 /// part of it may have landed. A sound header over another body would look like a damaged map, so the headers
 /// are wiped before the body is overwritten. So would a mark without a header, so the mark is wiped first.
 ///
 /// The headers must never be durable before the body and the slots that they vouch for. The mark says that
 /// the checkpoint is in force; its write ends before anything is written under the checkpoint, so the first
 /// flush after that covers it.
-pub(crate) fn steps(doubtful: bool) -> Vec<Step> {
+pub(crate) fn steps(unverified: bool) -> Vec<Step> {
     let wipe = [Step::WipeMark, Step::Flush, Step::WipeHeaders, Step::Flush];
     let write = [Step::Body, Step::Flush, Step::Headers, Step::Flush, Step::Mark];
-    wipe.into_iter().filter(|_| doubtful).chain(write).collect()
+    wipe.into_iter().filter(|_| unverified).chain(write).collect()
 }
 
 /// A checkpoint to be written.
@@ -62,7 +62,7 @@ impl Protocol {
         let slots = self.slots.total();
         let header =
             MapHeader { generation, watermark, journal_from, body_crc: 0, slots, lsn_floor: self.lsn_floor };
-        Checkpoint { header, zone, steps: steps(self.map_doubtful), besides_copies }
+        Checkpoint { header, zone, steps: steps(self.map_unverified), besides_copies }
     }
 
     /// Notes in the header of `checkpoint`, whose entries have all been captured, a lower bound of the
@@ -77,7 +77,7 @@ impl Protocol {
     /// Ends a checkpoint. If it is durable (`ok`), its zone is in force, and the journal is free up to what
     /// was needed at its begin; otherwise the previous one still counts.
     pub(crate) fn end_checkpoint(&mut self, header: &MapHeader, ok: bool) {
-        (self.map_doubtful, self.map_failed) = (!ok, !ok);
+        (self.map_unverified, self.map_failed) = (!ok, !ok);
         self.slots.end_checkpoint(ok);
         if ok {
             self.home.free_journal(header.journal_from);
@@ -92,16 +92,16 @@ mod tests {
 
     #[test]
     fn a_flush_stands_between_a_header_and_all_that_it_vouches_for_and_before_its_mark() {
-        for doubtful in [false, true] {
-            let steps = steps(doubtful);
+        for unverified in [false, true] {
+            let steps = steps(unverified);
             let at = |step| steps.iter().position(|other| *other == step);
             let flushed = |from: Step, to: Step| {
                 let between = at(from).zip(at(to)).map(|(from, to)| &steps[from..to]);
                 between.is_some_and(|steps| steps.contains(&Step::Flush))
             };
             assert!(flushed(Step::Body, Step::Headers) && flushed(Step::Headers, Step::Mark));
-            assert_eq!(flushed(Step::WipeMark, Step::WipeHeaders), doubtful);
-            assert_eq!(flushed(Step::WipeHeaders, Step::Body), doubtful);
+            assert_eq!(flushed(Step::WipeMark, Step::WipeHeaders), unverified);
+            assert_eq!(flushed(Step::WipeHeaders, Step::Body), unverified);
         }
     }
 }

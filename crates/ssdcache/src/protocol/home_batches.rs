@@ -354,7 +354,7 @@ impl HomeBatches {
     ///
     /// # Errors
     /// What it has to wait for.
-    pub fn has_room(&self, backing: Backing, pages: usize) -> Result<(), NoPlace> {
+    pub fn fits(&self, backing: Backing, pages: usize) -> Result<(), NoPlace> {
         let blocks = self.blocks_of(pages);
         if blocks > 0 && self.journal_used() + blocks > u64::from(self.journal_blocks) {
             return Err(NoPlace::Journal);

@@ -77,7 +77,7 @@ pub(crate) struct Protocol {
     /// A map checkpoint failed: no journal space is freed.
     pub(crate) map_failed: bool,
     /// The last checkpoint failed: the area of the next one may hold a sound header of it.
-    pub(crate) map_doubtful: bool,
+    pub(crate) map_unverified: bool,
     /// What the SSD is used for while there is one, as the user set it.
     pub(crate) mode: SsdMode,
     /// The modes that calls under way restrict the SSD to; the strictest counts.
@@ -99,7 +99,7 @@ impl Protocol {
             admissions: 0,
             ssd_error: None,
             map_failed: false,
-            map_doubtful: false,
+            map_unverified: false,
             mode,
             limits: Vec::new(),
             drains: 0,
@@ -152,7 +152,7 @@ impl Protocol {
         pages: &[HomePage],
         fresh: &mut dyn FnMut() -> Stamp,
     ) -> Result<HomePlan, NoPlace> {
-        self.home.has_room(backing, pages.len())?;
+        self.home.fits(backing, pages.len())?;
         // Drawn before the stamps of the images, so it is a lower bound of all of them.
         let stamp_min = fresh();
         let ringed = backing == Backing::Ring;
@@ -266,11 +266,11 @@ impl Protocol {
     /// Judges the next slots that are due. Returns the pages that get a second chance, each with its new
     /// slot; no page that is on its way home or whose slot backs a home write gets one (I4). `None`: no slot
     /// was due.
-    pub(crate) fn take_back(&mut self, now: Millis, fresh: &mut dyn FnMut() -> Stamp) -> Option<Vec<Move>> {
+    pub(crate) fn reclaim(&mut self, now: Millis, fresh: &mut dyn FnMut() -> Stamp) -> Option<Vec<Move>> {
         let may = self.may_admit(usize::MAX) && self.drains == 0;
         let Self { slots, home, .. } = self;
         let busy = |page| !may || home.is_writing(page) || home.must_keep_copy(page);
-        slots.take_back(now, &busy, fresh)
+        slots.reclaim(now, &busy, fresh)
     }
 
     /// Whether changed pages may go to the SSD alone.
@@ -317,7 +317,7 @@ mod tests {
         let mut state = protocol("hostile:1");
         begin(&mut state);
         let mut moved = Vec::new();
-        while let Some(moves) = state.take_back(Millis(0), &mut || stamp(100)) {
+        while let Some(moves) = state.reclaim(Millis(0), &mut || stamp(100)) {
             moved.extend(moves.iter().map(|one| one.from.page.no));
         }
         assert!(!moved.is_empty(), "nothing was moved");

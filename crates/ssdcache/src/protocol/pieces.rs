@@ -322,7 +322,7 @@ impl World {
         }
         if self.moves.is_empty() {
             let stamps = &mut self.stamps;
-            self.moves = self.state.take_back(NOW, &mut || Self::fresh(stamps)).unwrap_or_default();
+            self.moves = self.state.reclaim(NOW, &mut || Self::fresh(stamps)).unwrap_or_default();
             for one in self.moves.clone() {
                 let version = self.version_in(one.from.slot);
                 let Ticket { slot, page, stamp, dirty, .. } = one.to;

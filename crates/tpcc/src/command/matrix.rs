@@ -123,6 +123,7 @@ pub(crate) fn cases(figures: &[Figure], more: &[Policies]) -> Vec<Case> {
             all.push(case);
         }
     }
+    // Runs on one database follow each other, so that its memory is soon free for the next.
     all.sort_by_key(|case| (case.shape.db, case.shape.ssd));
     all
 }
@@ -143,6 +144,7 @@ fn of_figure(figure: Figure, more: &[(&str, &str)]) -> Vec<Case> {
         Figure::Fig10 => grid(&DATABASES, &RIVALS),
         Figure::Fig11 => grid(&[30], &RIVALS),
         Figure::Zone => ZONES.map(Case::zone).to_vec(),
+        // The runs of Figures 8, 9 and 11 are among those of 7 and 10, those of 4 and 6 among the zones'.
         Figure::All => [Figure::Fig7, Figure::Fig10, Figure::Zone]
             .into_iter()
             .flat_map(|figure| of_figure(figure, more))

@@ -39,6 +39,7 @@ fn with<P: FromStr>(name: &str, options: impl IntoIterator<Item = String>) -> St
         let parts = own.split(',').filter(|part| !part.is_empty() && !same(part));
         let parts: Vec<&str> = parts.chain([option.as_str()]).collect();
         let with = format!("{policy}:{}", parts.join(","));
+        // A policy without this option keeps its name: the option is meant for the others of a list.
         if with.parse::<P>().is_ok() { with } else { name }
     })
 }

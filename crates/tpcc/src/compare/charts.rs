@@ -42,6 +42,7 @@ pub(crate) struct Series {
 pub(crate) fn bars(title: &str, y_desc: &str, groups: &[String], series: &[Series]) -> String {
     let most = series.iter().flat_map(|s| &s.bars).flatten().map(|bar| bar.value).fold(0.0, f64::max);
     drawn(title, |root| {
+        // The highest bar needs space for its number.
         let top = if most > 0.0 { most * 1.12 } else { 1.0 };
         let mut chart = builder(root, title)
             .x_label_area_size(24)
@@ -90,6 +91,7 @@ pub(crate) fn bars(title: &str, y_desc: &str, groups: &[String], series: &[Serie
 fn upper(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_unstable_by(f64::total_cmp);
+    // A few outliers would otherwise press all other points into a corner.
     let last = values.len().saturating_sub(1) * 995 / 1000;
     values.get(last).copied().filter(|most| *most > 0.0).unwrap_or(1.0) * 1.06
 }
@@ -127,6 +129,7 @@ pub(crate) fn lines(
 ) -> String {
     let all = || lines.iter().flat_map(|(_, points)| points);
     let right = all().map(|(x, _)| *x).fold(1.0, f64::max);
+    // The axis always includes the line at 1, and a logarithm needs a lower end above 0.
     let top = all().map(|(_, y)| *y).fold(2.0, f64::max) * 1.3;
     let bottom = all().map(|(_, y)| *y).fold(0.5, f64::min).max(1e-3) / 1.3;
     drawn(title, |root| {
@@ -157,6 +160,7 @@ pub(crate) fn standalone<'a>(chart: &str, legend: impl Iterator<Item = (&'a str,
     let (width, height) = SIZE;
     let (mut left, mut top) = (52, height);
     let items = legend.map(|(name, RGBColor(r, g, b))| {
+        // A letter is about 7 units wide at this size; the square and the gaps take the rest.
         let long = 36 + 7 * name.len() as u32;
         if left + long > width {
             (left, top) = (52, top + 18);
@@ -200,6 +204,8 @@ fn drawn(title: &str, draw: impl FnOnce(&Area<'_>) -> Chart<()>) -> String {
     match (result, svg.find('>')) {
         (Ok(()), Some(end)) => {
             let (width, height) = SIZE;
+            // The library fixes width and height. The page scales its charts, and a screen reader needs their
+            // titles.
             let head = format!("<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{title}\"");
             format!("{head}{}", &svg[end..])
         }

@@ -36,6 +36,7 @@ pub(crate) struct Step<'a> {
 /// The options of a single run of `case`.
 fn options(base: &Cli, case: &Case) -> Cli {
     let mut cli = base.clone();
+    // Through text, since a checked percentage has no other way in.
     cli.zone_percent = case.zone_percent.to_string().parse().ok();
     cli.db_ratio = Some(Ratio::new(case.shape.db, case.shape.ssd, case.shape.pool));
     cli
@@ -70,6 +71,7 @@ pub(crate) fn run_case(
         let session = Session::at(&cli, location, Arc::clone(stop));
         let mut notes = loaded.notes;
         notes.pool_bytes = cli.pool_bytes(notes.loaded_bytes, notes.ssd_bytes);
+        // `false`: each run is on a copy of a database that was closed, so there is no recovery to check.
         let opened = session.open(&case.policies(), &notes, false).await?;
         let mut run = Run::start(&opened.database, setting, stop, case.is_observed());
         let measured = run.finish(see).await;

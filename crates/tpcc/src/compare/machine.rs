@@ -56,6 +56,8 @@ pub(crate) fn date() -> String {
 
 /// The date `days` after 1970-01-01. Counts years from March, so that the leap day is their last.
 fn civil(days: u64) -> (u64, u64, u64) {
+    // Hinnant's `civil_from_days`: 719,468 days lie between 0000-03-01 and 1970-01-01, and 146,097 days are
+    // 400 years.
     let days = days + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;

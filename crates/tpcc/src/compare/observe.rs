@@ -113,6 +113,7 @@ impl Watch {
     fn point(&self, seconds: f64) -> Option<PagePoint> {
         let Self { sum, ssd_seconds, hdd_seconds, .. } = *self;
         let [reads_hdd, reads_ssd, logical_hdd, logical_ssd, writes_hdd, writes_ssd] = sum;
+        // The rates of a page that spent only a moment on a tier are chance.
         let long = ssd_seconds.min(hdd_seconds) >= SHARE_MIN * seconds && seconds > 0.0;
         let rate = |part: u64, whole: u64| (part as f64 / whole.max(1) as f64).min(1.0);
         (long && logical_hdd > 0 && logical_ssd > 0).then(|| PagePoint {

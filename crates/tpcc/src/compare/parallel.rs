@@ -51,6 +51,8 @@ pub(crate) fn run_all(
     if cases.is_empty() {
         return Ok(Ended::default());
     }
+    // Each run has a runtime of its own, whose clock stands still while it works. Signals need one in real
+    // time.
     let signals = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let stop = {
         let _context = signals.enter();
@@ -114,6 +116,7 @@ impl Common<'_> {
                 let see = |step: &Step<'_>| self.progress.step(worker, &line, &case, step);
                 run_case(self.base, &case, self.setting, &loaded, &self.stop, &see)
             });
+            // Also after a failure: its database must not stay in memory.
             self.let_go(&case);
             let (outcome, windows) = match ran {
                 Ok(Some(finished)) => {

@@ -81,6 +81,7 @@ impl Progress {
         let mut state = self.state.lock();
         let expected =
             if state.finished == 0 { WINDOWS_EXPECTED } else { state.windows as f64 / state.finished as f64 };
+        // A run may take longer than those before it: the bar must not say that it has ended.
         let share = (windows as f64 / expected.max(1.0)).min(0.98);
         state.under_way[worker] = (share * WHOLE as f64) as u64;
         self.show(&state);
@@ -94,6 +95,7 @@ impl Progress {
         state.windows += windows;
         self.show(&state);
         let line = format!("[{}/{}] {summary}", state.finished, self.cases);
+        // A hidden bar prints nothing, but a log of the comparison wants a line for each run.
         if self.all.is_hidden() {
             eprintln!("{line}");
         } else {

@@ -154,6 +154,7 @@ impl Results {
 
 /// Writes `bytes` to a new file and renames it to `path`.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), ResultsError> {
+    // An end of the program during the write must not cost the results of hours.
     let new = path.with_extension("new");
     std::fs::write(&new, bytes)
         .and_then(|()| std::fs::rename(&new, path))

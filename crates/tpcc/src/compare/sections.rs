@@ -182,6 +182,7 @@ pub(crate) fn observed(view: &View<'_>) -> Option<Value> {
     let rates = |page: &PagePoint| (100.0 * page.miss_hdd, 100.0 * page.miss_ssd);
     let writes = |page: &PagePoint| (page.writes_hdd_per_min, page.writes_ssd_per_min);
     let chart = |title, of: fn(&PagePoint) -> (f64, f64)| {
+        // Thousands of circles make a page slow; the shares below the charts count every page.
         let some = pages.iter().step_by(pages.len().div_ceil(POINTS_MAX).max(1));
         charts::points(title, "while off the SSD", "while on the SSD", &some.map(of).collect::<Vec<_>>())
     };

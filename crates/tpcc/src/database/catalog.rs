@@ -68,6 +68,7 @@ impl Catalog {
             Err(pagetier::Error::NoSuchPage { .. }) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
+        // A crash may have left the page allocated but not written: the load was not complete.
         if page[..8] == [0; 8] {
             return Ok(None);
         }

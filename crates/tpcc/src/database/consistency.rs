@@ -91,6 +91,7 @@ async fn scan(
         see(&mut districts[at], order, row);
         ControlFlow::Continue(())
     };
+    // A key of the table's own length: all begin with warehouse and district, and most go on.
     Ok(database.tree(table).visit(&first[..table.lens().0], see).await?)
 }
 
@@ -110,6 +111,7 @@ fn judge(warehouses: &[i64], districts: &[District]) -> Result<(), String> {
 
 fn judge_district(d: &District) -> Result<(), String> {
     let last = d.next_order.wrapping_sub(1);
+    // A district whose orders are all delivered has no new-order to compare.
     if last != d.last_order || d.new_orders > 0 && last != d.last_new_order {
         let (o, no) = (d.last_order, d.last_new_order);
         return Err(format!(

@@ -108,7 +108,9 @@ impl Database {
 
     /// Begins a transaction that collects its changes in `operations`. Waits while the log is full.
     pub(crate) async fn begin<'d>(&'d self, operations: &'d mut Operations) -> Result<Tx<'d>, DbError> {
-        self.wal.has_room().await;
+        // Before any row is locked: a transaction that waited for the log with locks would stop all that
+        // need its rows.
+        self.wal.has_space().await;
         if self.stopped.load(Ordering::Acquire) {
             return Err(DbError::Stopped);
         }
@@ -138,6 +140,7 @@ impl Database {
 
     async fn commit(&self, operations: &[u8]) -> Result<(), DbError> {
         let commit = self.wal.append_commit(operations)?;
+        // From here on recovery may apply the commit, although it is not yet durable.
         let unapplied = Unapplied(self);
         self.wal.flush(commit).await?;
         self.apply(operations).await?;
@@ -151,7 +154,7 @@ impl Database {
         Ok(checkpoint(&self.store, &self.wal).await?)
     }
 
-    /// Stops the database: no transaction begins, locks another row, or waits for room in the log.
+    /// Stops the database: no transaction begins, locks another row, or waits for space in the log.
     fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
         self.wal.abandon();
@@ -160,6 +163,8 @@ impl Database {
     /// Makes [`Database::keep_log_short`] return after its current step.
     pub(crate) fn end_checkpoints(&self) {
         self.checkpoints_end.store(true, Ordering::Release);
+        // The task may be waiting for the log to grow, which it no longer does once the terminals have
+        // ended.
         self.wal.signal_grown();
     }
 
@@ -171,6 +176,7 @@ impl Database {
             if self.checkpoints_end.load(Ordering::Acquire) {
                 return Ok(());
             }
+            // Without checkpoints the log fills up, and every terminal would wait for space for ever.
             if let Err(error) = self.checkpoint_step().await {
                 self.stop();
                 return Err(error);
@@ -214,6 +220,7 @@ impl Tx<'_> {
     /// Reads a row, including this transaction's own changes; false when it does not exist. For locked rows,
     /// and for columns that never change.
     pub(crate) async fn find(&mut self, table: Table, key: &[u8], row: &mut [u8]) -> Result<bool, DbError> {
+        // What follows the columns is the overhead that a row was given.
         let see = |stored: &[u8]| row.copy_from_slice(&stored[..row.len()]);
         let found = self.database.tree(table).get(key, see).await?.is_some();
         Ok(self.operations.overlay(table, key, row, found))

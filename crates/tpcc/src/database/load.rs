@@ -51,8 +51,10 @@ pub(crate) async fn load(
     let mut trees = Vec::new();
     for table in Table::ALL {
         let space = store.spaces().create(table.name()).await?;
+        // Without a log: an interrupted load is repeated, not recovered.
         trees.push(Tree::create(Arc::clone(store), None, space, 0).await?);
     }
+    // The terminals have the streams from 1 on.
     let mut random = Random::new(seed, 0);
     let catalog = Catalog { scale, seed, constants: random.load_constants() };
     {
@@ -110,6 +112,7 @@ impl Loader<'_> {
         let address = warehouse::STREET_1.at..warehouse::TAX.at;
         self.address(&mut row[address]);
         warehouse::TAX.set_int(&mut row, self.random.between(0, 2_000).into());
+        // In cents: the sum of ten districts, as consistency condition 1 wants it.
         warehouse::YTD.set_int(&mut row, 30_000_000);
         self.push(Table::Warehouse, &schema::warehouse_key(w), &row).await?;
         for i in 1..=self.scale.items {
@@ -145,6 +148,8 @@ impl Loader<'_> {
             self.push(Table::Customer, &schema::customer_key(w, d, c), &row).await?;
             self.history_of(w, d, c).await?;
         }
+        // An appender takes ascending keys. Those of this index begin with the district, so sorting one
+        // district's is enough.
         names.sort_unstable();
         for key in &names {
             self.push(Table::CustomerByName, key, &[]).await?;
@@ -156,6 +161,7 @@ impl Loader<'_> {
         let mut row = [0; customer::LEN];
         let random = &mut self.random;
         let names = self.scale.names();
+        // The first customers have each name once, so that a lookup by name always finds a customer.
         let name = if c <= names { c - 1 } else { random.nurand(255, self.c_last, 0, 999) % names };
         customer::LAST.set_text(&mut row, &last_name(name));
         customer::MIDDLE.set_text(&mut row, b"OE");
@@ -190,6 +196,7 @@ impl Loader<'_> {
 
     async fn orders(&mut self, w: u16, d: u8) -> Result<(), DbError> {
         let mut customers: Vec<u32> = (1..=self.scale.customers).collect();
+        // A permutation: each customer has one initial order.
         self.random.shuffle(&mut customers);
         let mut by_customer = Vec::with_capacity(customers.len());
         for (o, c) in (1..).zip(customers) {
@@ -232,6 +239,8 @@ impl Loader<'_> {
         order_line::SUPPLY_W_ID.set_count(&mut row, w.into());
         order_line::DELIVERY_D.set_int(&mut row, if delivered { self.now_ms } else { 0 });
         order_line::QUANTITY.set_int(&mut row, 5);
+        // A delivered line costs nothing, because the loaded balance of -10.00 counts the first payment
+        // alone.
         let amount = if delivered { 0 } else { self.random.between(1, 999_999) };
         order_line::AMOUNT.set_int(&mut row, amount.into());
         self.random.letters(order_line::DIST_INFO.of_mut(&mut row));

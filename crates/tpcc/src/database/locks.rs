@@ -67,6 +67,7 @@ impl LockTable {
     pub(crate) async fn lock(&self, key: RowKey) -> RowLock<'_> {
         let turn = match self.shard(key).lock().entry(key) {
             Entry::Vacant(row) => {
+                // An entry means that the row is locked, even while its queue is empty.
                 row.insert(VecDeque::new());
                 None
             }
@@ -89,6 +90,8 @@ impl LockTable {
         let mut shard = self.shard(key).lock();
         if let Entry::Occupied(mut row) = shard.entry(key) {
             while let Some(next) = row.get_mut().pop_front() {
+                // The lock passes on without becoming free, so that no newcomer overtakes the queue. A
+                // dropped waiter is skipped.
                 if next.send(()).is_ok() {
                     return;
                 }
@@ -117,6 +120,7 @@ impl Drop for RowLock<'_> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if !self.done {
+            // Close first: no release can grant the lock afterwards, so `try_recv` has the last word.
             self.turn.close();
             if self.turn.try_recv().is_ok() {
                 self.table.release(self.key);

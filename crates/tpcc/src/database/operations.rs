@@ -59,6 +59,7 @@ impl Operations {
     /// Applies the changes of one row to the table's version (`found` says whether the table holds it).
     /// Returns whether the row exists.
     pub(crate) fn overlay(&self, table: Table, key: &[u8], row: &mut [u8], found: bool) -> bool {
+        // The scan is short: a New-Order, the longest transaction, has at most some fifty operations.
         let mut exists = found;
         for operation in Self::read(&self.0).flatten() {
             match operation {
@@ -102,6 +103,7 @@ fn parse(bytes: &[u8]) -> Option<(Operation<'_>, &[u8])> {
             let (args, rest) = rest.split_at_checked(4)?;
             let at = usize::from(u16::from_le_bytes([args[0], args[1]]));
             let len = usize::from(u16::from_le_bytes([args[2], args[3]]));
+            // The tree would accept a patch behind the columns, where a row has its unused bytes.
             let (bytes, rest) = rest.split_at_checked(len).filter(|_| at + len <= val_len)?;
             Some((Operation::Patch { table, key, at, bytes }, rest))
         }

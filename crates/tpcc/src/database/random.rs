@@ -21,6 +21,8 @@ pub(crate) struct Random(SmallRng);
 impl Random {
     /// The source of `stream` under `seed`; streams are independent.
     pub(crate) fn new(seed: u64, stream: u64) -> Self {
+        // Hash the seed first: if it were only added to, a stream of one seed could be another stream of
+        // the next.
         let mut mix = SmallRng::seed_from_u64(seed);
         let base = mix.next_u64();
         Self(SmallRng::seed_from_u64(base.wrapping_add(stream.wrapping_mul(0x9E37_79B9_7F4A_7C15))))
@@ -54,6 +56,7 @@ impl Random {
     /// for last names is from that of the load.
     pub(crate) fn run_constants(&mut self, load: Constants) -> Constants {
         loop {
+            // Only the constant for names has such a limit, but all three are drawn again until it holds.
             let run = self.load_constants();
             let delta = run.last.abs_diff(load.last);
             if (65..=119).contains(&delta) && delta != 96 && delta != 112 {
@@ -65,6 +68,7 @@ impl Random {
     /// Fills `text` with letters and digits.
     pub(crate) fn letters(&mut self, text: &mut [u8]) {
         const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789xy";
+        // One draw serves ten letters at 6 bits each: most of a loaded database is such text.
         for part in text.chunks_mut(10) {
             let mut bits = self.0.next_u64();
             for letter in part {

@@ -121,6 +121,7 @@ impl Field {
     pub(crate) fn int(self, row: &[u8]) -> i64 {
         let mut word = [0; 8];
         word[8 - self.len..].copy_from_slice(self.of(row));
+        // An arithmetic shift extends the sign: balances are negative.
         i64::from_le_bytes(word) >> (8 * (8 - self.len))
     }
 

@@ -159,6 +159,7 @@ impl Tpcc {
         let lines = self.rng.random_range(5..=15u32);
         for _ in 0..lines {
             let item = self.random_item();
+            // Clause 2.4.1.5: one line in a hundred comes from another warehouse.
             let supplier = if self.rng.random_bool(0.01) {
                 self.rng.random_range(0..self.warehouses)
             } else {
@@ -177,6 +178,7 @@ impl Tpcc {
         let part = warehouse * DISTRICTS + self.rng.random_range(0..DISTRICTS);
         self.warehouse.update(out, warehouse);
         self.district.update(out, part);
+        // Simpler than clause 2.5.1.2, which excludes the home warehouse: here it is drawn with the others.
         let paying = if self.rng.random_bool(0.15) {
             self.rng.random_range(0..self.warehouses * DISTRICTS)
         } else {
@@ -206,6 +208,7 @@ impl Tpcc {
                 continue;
             }
             d.undelivered += 1;
+            // Rows keep their numbers although earlier ones are deleted: their pages stay in the table.
             let row = order - (ORDERS - UNDELIVERED);
             self.new_order.row(out, part, row, Use::Read);
             self.new_order.row(out, part, row, Use::Write);
@@ -226,6 +229,7 @@ impl Tpcc {
         let (first, _) = d.lines_of(orders - 20);
         let lines = (first, d.lines());
         self.order_line.range(out, part, lines, Use::Read);
+        // As many of the remembered items as the last 20 orders have lines.
         let latest = d.recent_items.len() - ((lines.1 - lines.0) as usize).min(d.recent_items.len());
         for item in d.recent_items.range(latest..) {
             self.stock.read(out, warehouse * ITEMS + item);
@@ -236,6 +240,7 @@ impl Tpcc {
 impl Source for Tpcc {
     fn batch(&mut self, out: &mut Vec<Reference>) -> bool {
         let warehouse = self.rng.random_range(0..self.warehouses);
+        // Drawn, not dealt from a deck (clause 5.2.4.2): no figure of a replay depends on exact shares.
         match self.rng.random_range(0..100) {
             0..45 => self.run_new_order(out, warehouse),
             45..88 => self.run_payment(out, warehouse),

@@ -20,6 +20,7 @@ struct Inner {
 
 impl Inner {
     fn new(space: SpaceId, leaves: u32) -> Self {
+        // The levels of the load are kept: growth during a replay hardly ever adds one.
         let mut levels = 0;
         let mut nodes = leaves;
         while nodes > 1 {
@@ -32,6 +33,7 @@ impl Inner {
     /// Descends from the root to `leaf`, whose use is `used`.
     fn descend(&self, out: &mut Vec<Reference>, leaf: u32, used: Use) {
         for level in (1..=self.levels).rev() {
+            // The root is one page, however many leaves there are after the table has grown.
             let node = if level == self.levels { 0 } else { leaf / FANOUT.pow(level) };
             out.push(Reference::read(PageId::new(self.space, INNER | level << 24 | node)));
         }
@@ -98,6 +100,7 @@ impl Parts {
     pub(super) fn append(&mut self, out: &mut Vec<Reference>, part: u32) {
         let p = &mut self.parts[part as usize];
         let used = if p.rows.is_multiple_of(self.rows_per_leaf) {
+            // A new leaf has nothing to be read.
             p.leaves.push(self.pages);
             self.pages += 1;
             Use::Create
@@ -111,6 +114,7 @@ impl Parts {
     /// Uses each leaf of `rows` (from, to) once.
     pub(super) fn range(&self, out: &mut Vec<Reference>, part: u32, rows: (u32, u32), used: Use) {
         let p = &self.parts[part as usize];
+        // An empty range still visits the leaf where it would be.
         let last = rows.1.max(rows.0 + 1) - 1;
         for leaf in rows.0 / self.rows_per_leaf..=last / self.rows_per_leaf {
             if let Some(&leaf) = p.leaves.get(leaf as usize) {
@@ -144,6 +148,7 @@ struct Leaf {
 impl Splitting {
     /// `parts` parts of `keys` keys with one row each, in leaves half full to full.
     pub(super) fn new(space: u32, parts: u32, keys: u32, rows_per_leaf_max: u32) -> Self {
+        // About ln 2, the mean fill of a B-tree after random insertions.
         let per_leaf = rows_per_leaf_max * 7 / 10;
         let mut pages = 0;
         let parts = (0..parts)
@@ -175,6 +180,7 @@ impl Splitting {
         let leaf = &mut leaves[at];
         leaf.rows += 1;
         self.inner.descend(out, leaf.page, Use::Write);
+        // A leaf of one key has nothing to divide: it grows beyond a page, which only a replay can afford.
         if leaf.rows > self.rows_per_leaf_max && end - leaf.first > 1 {
             let upper = Leaf { first: leaf.first.midpoint(end), page: self.pages, rows: leaf.rows / 2 };
             leaf.rows -= upper.rows;

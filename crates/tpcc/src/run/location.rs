@@ -94,14 +94,14 @@ pub(crate) struct Location {
 }
 
 /// A store to be opened, with the switch for the delays of its emulated devices.
-pub(crate) struct Opening {
+pub(crate) struct Prepared {
     pub(crate) builder: Builder,
     emulated: Vec<Arc<EmulatedDevice>>,
     /// The backend of the file behind an emulated HDD.
     pub(crate) backend: Option<&'static str>,
 }
 
-impl Opening {
+impl Prepared {
     /// A function that switches the delays.
     pub(crate) fn delays(&self) -> impl Fn(bool) + use<> {
         let devices = self.emulated.clone();
@@ -187,7 +187,7 @@ impl Location {
         })
     }
 
-    /// Whether the HDD is a device of another kind, such as an image on Ceph.
+    /// Whether the HDD is a device of another kind, such as an image on Ceph. Another machine could open it.
     pub(crate) fn is_on_a_device(&self) -> bool {
         self.hdd_device.is_some()
     }
@@ -216,11 +216,6 @@ impl Location {
                 (format!("memory {pace}"), format!("memory {ssd_pace}"))
             }
         }
-    }
-
-    /// Whether another machine could open the database.
-    pub(crate) fn is_for_other_machines(&self) -> bool {
-        self.hdd_device.is_some()
     }
 
     /// Whether the run leaves nothing behind.
@@ -278,6 +273,7 @@ impl Location {
         let Place::Files { dir, .. } = &self.place else {
             return Ok(());
         };
+        // The marker goes last: notes always mean a complete load, even if the program ends in between.
         let (path, new) = (dir.join(NOTES), dir.join("tpcc_lite.json.new"));
         let text = serde_json::to_vec_pretty(notes)
             .map_err(|why| LocationError::Notes { path: path.clone(), why: why.to_string() })?;
@@ -309,11 +305,13 @@ impl Location {
         ssd_bytes: u64,
         db_bytes: u64,
         calibration: Option<Duration>,
-    ) -> Result<Opening, LocationError> {
+    ) -> Result<Prepared, LocationError> {
         let builder = PageStore::builder()
             .page_size(page_size)
             .ssd_bytes(ssd_bytes)
+            // The pool's bytes include the tables of the SSD's slots, which grow with the SSD.
             .pool_bytes(LOAD_POOL_BYTES + ssd_bytes / 64)
+            // A load in key order says nothing about the pages that the SSD should have.
             .ssd_policy(SsdPolicy::None)
             .create(if self.force { Create::Overwriting } else { Create::OnBlank })
             .io(self.io);
@@ -334,12 +332,12 @@ impl Location {
                 .hdd(Arc::clone(hdd) as SharedDevice)
                 .ssd(Arc::clone(ssd) as SharedDevice),
         };
-        Ok(Opening { builder, emulated: Vec::new(), backend: None })
+        Ok(Prepared { builder, emulated: Vec::new(), backend: None })
     }
 
     /// The loaded store with the given policies. In memory it is a copy, so that every run starts from the
     /// same state.
-    pub(crate) fn for_run(&self, policies: &Policies, notes: &Notes) -> Result<Opening, LocationError> {
+    pub(crate) fn for_run(&self, policies: &Policies, notes: &Notes) -> Result<Prepared, LocationError> {
         let builder = PageStore::builder()
             .ssd_bytes(notes.ssd_bytes)
             .pool_bytes(notes.pool_bytes)
@@ -361,12 +359,12 @@ impl Location {
         fresh: bool,
         db_bytes: u64,
         page_bytes: u64,
-    ) -> Result<Opening, LocationError> {
-        let mut opening = Opening { builder, emulated: Vec::new(), backend: None };
+    ) -> Result<Prepared, LocationError> {
+        let mut prepared = Prepared { builder, emulated: Vec::new(), backend: None };
         let model = self.hdd_model(db_bytes, page_bytes);
         match &self.place {
             Place::Files { dir, .. } => {
-                opening.builder = self.on_files(opening.builder, dir);
+                prepared.builder = self.on_files(prepared.builder, dir);
                 match &self.hdd {
                     // A device that the command line names has its own speed.
                     Some(_) => {}
@@ -375,9 +373,9 @@ impl Location {
                         let options =
                             OpenOptions { backend: self.io, create: fresh, ..OpenOptions::default() };
                         let file = open_file(&dir.join("hdd.vol"), &options)?.device;
-                        opening.backend = Some(file.backend());
-                        let hdd = opening.emulate(file, model, &self.clock);
-                        opening.builder = opening.builder.hdd(hdd);
+                        prepared.backend = Some(file.backend());
+                        let hdd = prepared.emulate(file, model, &self.clock);
+                        prepared.builder = prepared.builder.hdd(hdd);
                     }
                 }
             }
@@ -388,16 +386,16 @@ impl Location {
                     // Each run changes a copy, so that all begin with the same load.
                     (Arc::new(hdd.fork()), Arc::new(ssd.fork()), Arc::new(manifest.fork()))
                 };
-                let hdd = opening.emulate(hdd, model, &self.clock);
+                let hdd = prepared.emulate(hdd, model, &self.clock);
                 let ssd_model = match self.ssd_model {
                     SsdModel::Paper => DeviceModel::paper_ssd().with_page_bytes(page_bytes as u32),
                     SsdModel::Nvme => DeviceModel::nvme(),
                 };
-                let ssd = opening.emulate(ssd, ssd_model, &self.clock);
-                opening.builder = opening.builder.in_memory(manifest).hdd(hdd).ssd(ssd);
+                let ssd = prepared.emulate(ssd, ssd_model, &self.clock);
+                prepared.builder = prepared.builder.in_memory(manifest).hdd(hdd).ssd(ssd);
             }
         }
-        Ok(opening)
+        Ok(prepared)
     }
 
     /// The 7200 rpm disk has a size that the database fills to two thirds.
@@ -410,7 +408,7 @@ impl Location {
     }
 }
 
-impl Opening {
+impl Prepared {
     fn emulate(&mut self, device: SharedDevice, model: DeviceModel, clock: &EmulatedClock) -> SharedDevice {
         let device = Arc::new(EmulatedDevice::new(device, model, clock.clone()));
         self.emulated.push(Arc::clone(&device));

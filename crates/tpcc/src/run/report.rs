@@ -201,6 +201,8 @@ impl Share {
     fn of(stats: &DeviceStats, elapsed: Duration, new_orders: f64) -> Self {
         let counted = stats.totals_without(&EXTRA);
         let busy_ms = counted.busy_ns() as f64 / 1e6;
+        // A device that serves several requests at once is fully used only when all of its servers are
+        // busy.
         let servers = f64::from(stats.servers.max(1));
         Self {
             util_pct: 100.0 * busy_ms / (elapsed.as_secs_f64() * 1e3 * servers).max(1e-9),
@@ -335,7 +337,7 @@ pub(crate) fn table_row(row: &Row) -> String {
     line(&cells)
 }
 
-/// Details that the table has no room for.
+/// Details that the table has no space for.
 pub(crate) fn details(row: &Row) -> String {
     let mut out = format!(
         "{} New-Orders ({} rolled back) of {} transactions in {:.1} s; response p50 {:.1} ms, p95 {:.1} ms\n\

@@ -13,6 +13,7 @@ pub(crate) fn runtime(clock: Option<&VirtualClock>) -> io::Result<Runtime> {
     let Some(clock) = clock.cloned() else {
         return Builder::new_multi_thread().enable_all().build();
     };
+    // One thread, so that the order of all events follows from the seed.
     Builder::new_current_thread()
         .enable_all()
         .start_paused(true)

@@ -149,9 +149,9 @@ impl<'c> Session<'c> {
         self.announce(scale);
         self.location.begin_load()?;
         let bar = self.bar(steps(scale.warehouses), "loading", "districts and warehouses");
-        let opening = self.location.for_load(cli.page_size(), ssd_bytes, estimated, cli.calibration())?;
-        let delays = opening.delays();
-        let store = Arc::new(opening.builder.open().await?);
+        let prepared = self.location.for_load(cli.page_size(), ssd_bytes, estimated, cli.calibration())?;
+        let delays = prepared.delays();
+        let store = Arc::new(prepared.builder.open().await?);
         // Calibration needs the delays; the load runs without them.
         delays(false);
         let loading = load(&store, scale, cli.seed, self.now_ms(), || bar.inc(1));
@@ -249,24 +249,24 @@ impl<'c> Session<'c> {
         let cli = self.cli;
         let wal = self.location.wal(notes).await?;
         let policies = policies.with_sizes(cli.zone_percent, cli.outqueue, cli.cluster_pages);
-        let mut opening = self.location.for_run(&policies, notes)?;
-        opening.builder = opening.builder.log_gate(wal.gate());
+        let mut prepared = self.location.for_run(&policies, notes)?;
+        prepared.builder = prepared.builder.log_gate(wal.gate());
         if let Some(costs) = cli.costs {
-            opening.builder = opening.builder.costs(costs);
+            prepared.builder = prepared.builder.costs(costs);
         }
         // What a page costs on a device of another kind is anyone's guess, and changes with a cluster's load.
         let unknown = (self.location.is_on_a_device() && cli.costs.is_none()).then_some(COST_POINTS);
         if let Some(points) = cli.online_costs.map(NonZeroUsize::get).or(unknown) {
-            opening.builder = opening.builder.costs(CostSource::Online { points, start: cli.costs });
+            prepared.builder = prepared.builder.costs(CostSource::Online { points, start: cli.costs });
         }
         if let Some(size) = cli.page_size {
-            opening.builder = opening.builder.page_size(size);
+            prepared.builder = prepared.builder.page_size(size);
         }
-        let (delays, file_backend) = (opening.delays(), opening.backend);
+        let (delays, file_backend) = (prepared.delays(), prepared.backend);
         // In real time, recovery, warm-up and checks run without the delays of emulated devices, unless the
         // delays are to be measured.
         delays(cli.time == Time::Virtual || cli.online_costs.is_some());
-        let store = Arc::new(opening.builder.open().await?);
+        let store = Arc::new(prepared.builder.open().await?);
         let control = match &cli.dir {
             Some(dir) if cli.control_socket => Some(pagetier_control::listen(&store, dir).await?),
             _ => None,
@@ -291,7 +291,7 @@ impl<'c> Session<'c> {
         if cli.hints {
             database.hint()?;
         }
-        if self.location.is_for_other_machines() {
+        if self.location.is_on_a_device() {
             // The next one to open it has a blank SSD.
             database.store.hot_set().keep(HOT_SET_EVERY).await?;
         }

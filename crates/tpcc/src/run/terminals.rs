@@ -128,6 +128,7 @@ impl Stop {
     /// Waits for the request. Cancel-safe.
     pub(crate) async fn asked(&self) {
         loop {
+            // Register before looking, so that a request in between still wakes this task.
             let notified = self.notify.notified();
             if self.is_asked() {
                 return;
@@ -237,6 +238,7 @@ pub(crate) async fn run(
 
     bar.set_message("warming up");
     let mut failed = terminals.wait(plan.warmup, stop, show(Duration::ZERO)).await;
+    // Delays begin before counting does, so that no counted transaction runs without them.
     measuring(true);
     terminals.measure(true);
     let (began, before, new_orders_before) = (Instant::now(), database.store.stats(), terminals.new_orders());
@@ -264,6 +266,8 @@ async fn work(mut terminal: Terminal, phase: Arc<Phase>, virtual_time: bool) -> 
     let mut counts = Counts::default();
     while !phase.ended.load(Ordering::Acquire) {
         let began = Instant::now();
+        // No keying or think times (clause 5.2.5): with them, a warehouse has a dozen New-Orders a minute,
+        // and the few warehouses of a test would not keep a disk busy.
         let (kind, outcome) = terminal.next().await?;
         if virtual_time && began.elapsed().is_zero() {
             tokio::time::sleep(Duration::from_millis(1)).await;

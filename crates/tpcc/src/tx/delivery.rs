@@ -15,6 +15,7 @@ impl Terminal {
         let carrier = self.random.between(1, 10);
         for d in 1..=DISTRICTS {
             let mut tx = self.database.begin(&mut self.operations).await?;
+            // The district's lock covers its new-orders: two deliveries must not take the same order.
             tx.lock(RowKey::district(w, d)).await?;
             if let Some(o) = oldest_open_order(&tx, w, d).await? {
                 deliver(&mut tx, w, d, o, carrier).await?;

@@ -67,11 +67,14 @@ impl Terminal {
     /// Creates terminal `number` (from 0), whose input depends on it and on `seed`.
     pub(crate) fn new(database: Arc<Database>, number: u32, seed: u64) -> Self {
         let warehouses = u32::from(database.catalog.scale.warehouses);
+        // Clause 2.1.6: all terminals use the same constants. No terminal has this stream.
         let constants = Random::new(seed, u64::MAX).run_constants(database.catalog.constants);
         Self {
             database,
             random: Random::new(seed, u64::from(number) + 1),
             constants,
+            // Warehouses first, then districts: Stock-Level wants a pair of its own for each terminal
+            // (clause 2.8.1.1).
             w: (number % warehouses + 1) as u16,
             d: (number / warehouses % u32::from(DISTRICTS) + 1) as u8,
             deck: Vec::new(),
@@ -97,6 +100,7 @@ impl Terminal {
             if let Some(kind) = self.deck.pop() {
                 return kind;
             }
+            // A deck for each terminal keeps the mix exact without state that terminals share.
             self.deck = Kind::DECK.iter().flat_map(|&(kind, n)| std::iter::repeat_n(kind, n)).collect();
             self.random.shuffle(&mut self.deck);
         }
@@ -117,6 +121,7 @@ impl Terminal {
             return self.w;
         }
         let w = self.random.between(1, others) as u16;
+        // Numbers from its own on move up by one, so that all others are equally likely.
         if w < self.w { w } else { w + 1 }
     }
 
@@ -124,6 +129,7 @@ impl Terminal {
     fn chosen_customer(&mut self) -> Chosen {
         if self.random.percent(60) {
             let n = self.random.nurand(255, self.constants.last, 0, 999);
+            // The small databases of tests have fewer names.
             Chosen::ByName(last_name(n % self.database.catalog.scale.names()))
         } else {
             Chosen::ById(self.any_customer())

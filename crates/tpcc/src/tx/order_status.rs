@@ -12,6 +12,7 @@ impl Terminal {
         let chosen = self.chosen_customer();
         let mut tx = self.database.begin(&mut self.operations).await?;
         let c = chosen.find(&tx, w, d).await?;
+        // The district's lock keeps the order and its lines from changing between the reads below.
         tx.lock(RowKey::district(w, d)).await?;
         tx.lock(RowKey::customer(w, d, c)).await?;
         let mut row = [0; customer::LEN];

@@ -19,6 +19,7 @@ struct Payment {
 impl Terminal {
     pub(super) async fn payment(&mut self) -> Result<Outcome, DbError> {
         let (w, d) = (self.w, self.any_district());
+        // Clause 2.5.1.2: 15 of 100 customers pay at a warehouse other than their own.
         let remote = self.random.percent(15) && self.database.catalog.scale.warehouses > 1;
         let (c_w, c_d) = if remote { (self.other_warehouse(), self.any_district()) } else { (w, d) };
         let chosen = self.chosen_customer();
@@ -44,6 +45,7 @@ async fn pay(tx: &mut Tx<'_>, payment: &Payment) -> Result<(), DbError> {
     tx.read(Table::Warehouse, &key, &mut home).await?;
     let ytd = warehouse::YTD.int(&home) + amount;
     warehouse::YTD.set_int(&mut home, ytd);
+    // The three columns are adjacent, so one patch covers them.
     tx.patch(Table::Warehouse, &key, warehouse::YTD.at, warehouse::YTD.of(&home));
 
     let key = schema::district_key(w, d);
@@ -66,6 +68,7 @@ async fn pay(tx: &mut Tx<'_>, payment: &Payment) -> Result<(), DbError> {
     let (home, place) = (warehouse::NAME.text(&home), district::NAME.text(&place));
     let data = history::DATA.of_mut(&mut row);
     data[..home.len()].copy_from_slice(home);
+    // Clause 2.5.2.2: the names of warehouse and district, with four spaces between.
     data[home.len()..][..4].fill(b' ');
     data[home.len() + 4..][..place.len()].copy_from_slice(place);
     let key = schema::history_key(tx.next_history());

@@ -11,6 +11,7 @@ const ORDERS: u32 = 20;
 
 impl Terminal {
     pub(super) async fn stock_level(&mut self) -> Result<Outcome, DbError> {
+        // Clause 2.8.1.1: a terminal's warehouse and district are constant.
         let (w, d) = (self.w, self.d);
         let threshold = i64::from(self.random.between(10, 20));
         let mut tx = self.database.begin(&mut self.operations).await?;

@@ -181,7 +181,7 @@ impl Shared {
         self.ready(&mut output)?;
         let end = output.reached;
         let ended = output.segments.end_at(end);
-        self.note_room(&output.segments);
+        self.note_space(&output.segments);
         ended?;
         self.unmarked.store(true, Ordering::Release);
         // Even if the caller was dropped.

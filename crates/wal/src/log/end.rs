@@ -13,7 +13,7 @@ use tokio::time::timeout;
 const COPY_MAX: Duration = Duration::from_secs(5);
 
 impl Wal {
-    /// Refuses every record from now on, and lets no change wait for room any longer. What was appended
+    /// Refuses every record from now on, and lets no change wait for space any longer. What was appended
     /// before is all that the log will have.
     pub(crate) fn refuse_changes(&self) {
         let state = self.0.state.lock();

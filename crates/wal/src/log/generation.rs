@@ -191,7 +191,7 @@ impl Shared {
         let generation = output.segments.begin(end, (generation, previous), segment_bytes)?;
         self.durable.fetch_max(end, Ordering::AcqRel);
         output.segments.reserve(self.options.segment_bytes());
-        self.note_room(&output.segments);
+        self.note_space(&output.segments);
         self.generation.store(generation, Ordering::Release);
         self.owned.store(true, Ordering::Release);
         self.awaits_recovery.store(false, Ordering::Release);

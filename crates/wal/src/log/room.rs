@@ -10,9 +10,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// The pause after a checkpoint that could not make enough room, as during a backup, which holds the log.
+/// The pause after a checkpoint that could not make enough space, as during a backup, which holds the log.
 pub(crate) const PAUSE_HELD: Duration = Duration::from_secs(1);
-/// The pause of what waits for room in a log that is long, and that a checkpoint could not shorten.
+/// The pause of what waits for space in a log that is long, and that a checkpoint could not shorten.
 const PAUSE_LONG: Duration = Duration::from_millis(50);
 
 /// How far a log may grow, in sixteenths of its limit, while pages that an open found on the SSD go home.
@@ -111,7 +111,7 @@ impl Wal {
 
     /// Waits until the log is below its capacity and its medium takes more, or until it is abandoned.
     /// Callers must hold no locks and no pages.
-    pub async fn has_room(&self) {
+    pub async fn has_space(&self) {
         let full = || self.is_long() && !self.is_abandoned();
         while full() {
             let truncated = self.0.truncated.notified();
@@ -123,7 +123,7 @@ impl Wal {
             self.signal_grown();
             truncated.await;
             if full() {
-                // The checkpoint could not make enough room, as during a backup, which holds the log. One
+                // The checkpoint could not make enough space, as during a backup, which holds the log. One
                 // after the other would find the same.
                 let pause = tokio::time::sleep(if self.is_scarce() { PAUSE_HELD } else { PAUSE_LONG });
                 tokio::pin!(pause);
@@ -143,7 +143,7 @@ impl Wal {
         }
     }
 
-    /// Releases all tasks that wait for room, because no checkpoint will follow.
+    /// Releases all tasks that wait for space, because no checkpoint will follow.
     pub fn abandon(&self) {
         self.0.abandoned.store(true, Ordering::Release);
         self.0.truncated.notify_waiters();
@@ -158,13 +158,13 @@ impl Wal {
 
 impl Shared {
     /// Notes how much of the medium's space is used; asks for a checkpoint if that is most.
-    pub(super) fn note_room(&self, segments: &Segments) {
+    pub(super) fn note_space(&self, segments: &Segments) {
         // A full medium alone is no reason if the log is kept for a crash: pages in memory need it, and the
         // checkpoint that a full medium asks for writes them all.
         let is_full = self.tight.load(Ordering::Acquire) && self.options.keep == Keep::ForSsdLoss;
         let kept = self.kept.load(Ordering::Acquire);
         // One segment after the other goes once half of what may be kept is in use. After an open there is
-        // room for more: pages go home in shares then.
+        // space for more: pages go home in shares then.
         let sixteenth = self.options.kept_bytes() / 16;
         let (usual, long) = if kept < self.found.load(Ordering::Acquire) { (SHARED_TO, 15) } else { (8, 10) };
         // Of a device, whose slots may be made for larger logs, they have a limit of their own.
@@ -172,7 +172,7 @@ impl Shared {
         let within = |bytes| segments.within(bytes, whole);
         let beyond = |bytes| within(bytes).filter(|start| kept <= *start && segments.oldest() < *start);
         let capacity = self.options.capacity_bytes;
-        let is_crowded = segments.room_from(self.needed.load(Ordering::Acquire), whole) > capacity / 4 * 3;
+        let is_crowded = segments.bytes_from(self.needed.load(Ordering::Acquire), whole) > capacity / 4 * 3;
         let crowded = if is_crowded { within(capacity / 8 * 5).unwrap_or(0) } else { 0 };
         let to_go = segments.half(is_full, whole).max(beyond(sixteenth * usual)).unwrap_or(0);
         // A segment that has no successor with a record cannot go: waiting would keep the record out.

@@ -19,7 +19,7 @@
 //! **Generations.** A segment names its generation, and the one that the store had recorded before. Copies of
 //! a store share the log's identity; from their first open on, their generations differ.
 //!
-//! **The reserve** is room for one segment that a full disk does not take away. Only records that give space
+//! **The reserve** is space for one segment that a full disk does not take away. Only records that give space
 //! back go there: those of frees, and what a checkpoint needs in order to write pages and remove segments.
 
 use crate::error::{WalError, is_full};
@@ -263,10 +263,10 @@ impl Segments {
     }
 
     /// The most bytes that a segment's records can have.
-    pub(crate) fn room(&self) -> u64 {
-        match self.media.room() {
+    pub(crate) fn segment_bytes_max(&self) -> u64 {
+        match self.media.segment_bytes_max() {
             u64::MAX => u64::MAX,
-            room => room.saturating_sub(PREFIX_BYTES as u64),
+            most => most.saturating_sub(PREFIX_BYTES as u64),
         }
     }
 
@@ -274,11 +274,11 @@ impl Segments {
     /// for other sizes.
     pub(crate) fn usual_bytes(&self, options: WalOptions) -> u64 {
         let wanted = options.segment_bytes();
-        match self.room() {
+        match self.segment_bytes_max() {
             u64::MAX => wanted,
             // A smaller one would waste most of its place, and with it those for others; but changes wait
             // if the open segment alone is longer than the capacity, and it could not go.
-            room => (room / 4).min(options.capacity_bytes / 4).max(wanted).min(room / 2),
+            most => (most / 4).min(options.capacity_bytes / 4).max(wanted).min(most / 2),
         }
     }
 
@@ -328,9 +328,9 @@ impl Segments {
         segment_bytes: u64,
         or_reserve: bool,
     ) -> Result<bool, WalError> {
-        let fits = bytes.len() as u64 <= self.room().saturating_sub(self.active_bytes);
+        let fits = bytes.len() as u64 <= self.segment_bytes_max().saturating_sub(self.active_bytes);
         // Where no other segment can follow, the last one goes on: changes that were admitted while there was
-        // room find some.
+        // space find some.
         let ends = self.active_bytes >= segment_bytes && self.segments.len() < self.media.segments_max();
         let creates = self.failed || ends || !fits;
         let written = if creates { self.create(start, bytes, How::Needed) } else { self.media.append(bytes) };
@@ -350,7 +350,7 @@ impl Segments {
     }
 
     /// Ends the open segment at `end`, up to which it is durable, unless it has no record: the next record
-    /// goes to another one. Refused if the medium has no room for that beyond what changes need.
+    /// goes to another one. Refused if the medium has no space for that beyond what changes need.
     pub(crate) fn end_at(&mut self, end: u64) -> Result<(), WalError> {
         let Some(last) = self.segments.back().copied().filter(|_| self.active_bytes > 0) else {
             return Ok(());
@@ -369,24 +369,27 @@ impl Segments {
 
     /// The segments' starts, the newest first, each with the space that the log takes from there on. One that
     /// ended early, for an archive or with a generation, counts as a whole one: their number is limited, too.
-    fn rooms(&self, whole: u64) -> impl Iterator<Item = (u64, u64)> {
-        let (mut room, mut next) = (0, None);
+    fn bytes_by_start(&self, whole: u64) -> impl Iterator<Item = (u64, u64)> {
+        let (mut bytes, mut next) = (0, None);
         self.segments.iter().rev().map(move |segment| {
-            room += next.map_or(self.active_bytes, |next: u64| whole.max(next - segment.start));
+            bytes += next.map_or(self.active_bytes, |next: u64| whole.max(next - segment.start));
             next = Some(segment.start);
-            (segment.start, room)
+            (segment.start, bytes)
         })
     }
 
     /// Where the oldest segment begins that leaves the log no longer than `bytes`.
     pub(crate) fn within(&self, bytes: u64, whole: u64) -> Option<u64> {
-        let fits = self.rooms(whole).take_while(|(_, room)| *room <= bytes).last();
+        let fits = self.bytes_by_start(whole).take_while(|(_, taken)| *taken <= bytes).last();
         fits.map(|(start, _)| start).or(self.segments.back().map(|last| last.start))
     }
 
     /// The space that the segments take which begin at `from` or later.
-    pub(crate) fn room_from(&self, from: u64, whole: u64) -> u64 {
-        self.rooms(whole).take_while(|(start, _)| from <= *start).last().map_or(0, |(_, room)| room)
+    pub(crate) fn bytes_from(&self, from: u64, whole: u64) -> u64 {
+        self.bytes_by_start(whole)
+            .take_while(|(start, _)| from <= *start)
+            .last()
+            .map_or(0, |(_, bytes)| bytes)
     }
 
     /// Whether the medium was full at the last append, though the reserve may have taken the records.
@@ -403,8 +406,8 @@ impl Segments {
         let by_number = self.segments.get(self.segments.len() / 2).map(|segment| segment.start);
         let half = by_number.filter(|_| self.segments.len() > most - most.div_ceil(4)).unwrap_or(0);
         let middle = self.oldest() + ((last + self.active_bytes - self.oldest()) / 2).max(whole);
-        let by_room = self.segments.iter().map(|segment| segment.start).find(|start| middle <= *start);
-        let half = if is_full { half.max(by_room.unwrap_or(last)) } else { half };
+        let by_bytes = self.segments.iter().map(|segment| segment.start).find(|start| middle <= *start);
+        let half = if is_full { half.max(by_bytes.unwrap_or(last)) } else { half };
         Some(half).filter(|half| self.oldest() < *half)
     }
 
@@ -419,7 +422,7 @@ impl Segments {
         self.segments.len() > most - most.div_ceil(8)
     }
 
-    /// Sets the reserve aside, if the medium can and has room.
+    /// Sets the reserve aside, if the medium can and has space.
     pub(crate) fn reserve(&mut self, bytes: u64) {
         if let Err(error) = self.media.reserve(bytes) {
             tracing::debug!(%error, "the log has no reserve");

@@ -207,7 +207,7 @@ async fn a_copy_that_can_be_read_does_not_count_as_durable() {
     assert!(failed > 4 && killed > 4, "{failed} failures, {killed} kills");
 }
 
-/// Full in the middle of a segment: the log says why it grows, and is shortened once there is room.
+/// Full in the middle of a segment: the log says why it grows, and is shortened once there is space.
 #[tokio::test]
 async fn a_full_archive_is_named_and_holds_the_log() {
     let (files, other) = (blank(1, &SimPower::new()), blank(2, &SimPower::new()));
@@ -321,7 +321,7 @@ async fn calls_that_archive_nothing_leave_no_segments() {
         wal.archive_now().await.unwrap_err();
     }
     assert!(wal.segment_starts().len() <= before + 1, "{:?}", wal.segment_starts());
-    // Where the log's own disk has no room for a segment, the last one goes on.
+    // Where the log's own disk has no space for a segment, the last one goes on.
     other.set_free(None);
     wal.archive_now().await.unwrap();
     let first = append_and_flush(&wal, b"first").await;

@@ -79,7 +79,7 @@ impl World {
         db.sync().await.unwrap();
     }
 
-    /// A record of some 3 KiB; `admitted`: waits for room first.
+    /// A record of some 3 KiB; `admitted`: waits for space first.
     async fn change(&mut self, db: &LoggedStore, page: PageId, admitted: bool) -> Result<(), WalError> {
         if admitted {
             db.admit(Duration::from_secs(30)).await?;
@@ -180,7 +180,7 @@ async fn a_log_without_a_place_can_be_closed_and_loses_nothing() {
     }
 }
 
-/// The power is cut at any moment of a checkpoint that makes room, and of the closing; after some the SSD is
+/// The power is cut at any moment of a checkpoint that makes space, and of the closing; after some the SSD is
 /// gone, too.
 #[tokio::test]
 async fn a_power_cut_while_a_log_makes_room_loses_nothing() {
@@ -318,7 +318,7 @@ async fn one_place_is_the_reserve() {
         let wal = Wal::on(Box::new(media), OPTIONS).unwrap();
         assert!(wal.end() >= least, "{n}: {:?} of {least:?}", wal.end());
         assert!(bodies(&wal).starts_with(&before), "{n}: other records");
-        // With room again, there is one again.
+        // With space again, there is one again.
         let all = wal.end();
         wal.truncate(all, all).await.unwrap();
         drop(wal);

@@ -1,6 +1,6 @@
 //! Records that are too long, and batches that no segment takes as a whole.
 //!
-//! The schedule: such a record is taken into memory, and its write fails whatever room there is. Later
+//! The schedule: such a record is taken into memory, and its write fails whatever space there is. Later
 //! records come after it, so none becomes durable any more, no page can be written, and the log cannot even
 //! be closed.
 
@@ -243,14 +243,14 @@ async fn a_long_record_after_short_ones_has_a_slot_of_its_own() {
 #[test]
 fn a_slot_of_a_device_takes_a_segment_of_just_its_room() {
     let mut media = DeviceMedia::open(device() as SharedDevice, SMALL.segment_bytes()).unwrap();
-    let whole = vec![7; media.room() as usize];
+    let whole = vec![7; media.segment_bytes_max() as usize];
     media.create(64, &whole).unwrap();
     assert!(media.read(64).unwrap() == whole);
     let refused = media.create(65, &[&whole[..], b"!"].concat()).unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::StorageFull);
 }
 
-/// Changes that were admitted while there was room were refused, though half of the last slot was free.
+/// Changes that were admitted while there was space were refused, though half of the last slot was free.
 #[tokio::test]
 async fn the_last_slot_of_a_device_takes_records_until_it_is_full() {
     let device = device();

@@ -2,6 +2,7 @@
 
 mod archive;
 mod crowded;
+mod disk_space;
 mod engine;
 mod faults;
 mod files;
@@ -9,7 +10,6 @@ mod full;
 mod gone;
 mod limits;
 mod moments;
-mod rooms;
 mod shelf;
 mod sim;
 mod spares;

@@ -49,7 +49,7 @@ struct Disk {
     off: bool,
     /// No segment may grow, and none may be created but in the reserve.
     full: bool,
-    /// No room is left for a segment that the log can do without.
+    /// No space is left for a segment that the log can do without.
     crowded: bool,
     /// The space set aside, in bytes.
     reserve: Option<u64>,
@@ -166,13 +166,13 @@ impl SimMedia {
             };
             *segment = Segment { seen: left.clone(), durable: left, replaced: false };
         }
-        Self::with(segments, seed).with_room(full, reserve)
+        Self::with(segments, seed).with_full(full, reserve)
     }
 
     /// The disk after the process was killed: all that could be read can still be read, and is as volatile.
     pub(super) fn after_kill(&self, seed: u64) -> Self {
         let (segments, full, reserve) = self.left();
-        Self::with(segments, seed).with_room(full, reserve)
+        Self::with(segments, seed).with_full(full, reserve)
     }
 
     fn left(&self) -> (BTreeMap<u64, Segment>, bool, Option<u64>) {
@@ -180,7 +180,7 @@ impl SimMedia {
         (disk.segments.clone(), disk.full, disk.reserve)
     }
 
-    fn with_room(self, full: bool, reserve: Option<u64>) -> Self {
+    fn with_full(self, full: bool, reserve: Option<u64>) -> Self {
         (self.0.lock().full, self.0.lock().reserve) = (full, reserve);
         self
     }
@@ -247,7 +247,7 @@ impl Disk {
     }
 
     /// Whether a segment may be that long.
-    fn room(&self, start: u64, bytes: usize) -> Result<()> {
+    fn check_space(&self, start: u64, bytes: usize) -> Result<()> {
         let now = self.segments.get(&start).and_then(|segment| segment.seen.as_ref()).map_or(0, Vec::len);
         if self.full && bytes > now { Err(ErrorKind::StorageFull.into()) } else { Ok(()) }
     }
@@ -306,7 +306,7 @@ impl Media for SimMedia {
 
     fn resume(&mut self, start: u64, bytes: &[u8]) -> Result<()> {
         let mut disk = self.0.lock();
-        disk.room(start, bytes.len())?;
+        disk.check_space(start, bytes.len())?;
         disk.active = start;
         disk.write(start, false, |segment, part| {
             let seen = segment.seen.get_or_insert_default();
@@ -322,7 +322,7 @@ impl Media for SimMedia {
         self.pass();
         let mut disk = self.0.lock();
         let start = disk.active;
-        disk.room(start, usize::MAX)?;
+        disk.check_space(start, usize::MAX)?;
         disk.write(start, false, |segment, part| {
             segment.seen.get_or_insert_default().extend_from_slice(part_of(bytes, part));
         })

@@ -70,6 +70,8 @@ fn checked(args: &Args) -> Result<bool, String> {
     let chosen: Vec<&Mutation> = chosen.step_by(args.one_in as usize).collect();
     let (next, missed) = (Mutex::new(chosen.iter()), Mutex::new(Vec::new()));
     let work = || {
+        // The braces release the lock before the work begins: without them, one mutation would run at a
+        // time.
         while let Some(one) = { next.lock().expect("no thread panics").next() } {
             let begun = Instant::now();
             let (caught, how) = match built.catch(one, args.seeds) {

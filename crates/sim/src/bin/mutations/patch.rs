@@ -95,6 +95,7 @@ pub(crate) fn edit<'a>(source: &str, hunk: &'a Hunk) -> Result<(Range<usize>, &'
         pairs.take_while(|(old, new)| old == new).map(|(old, _)| old.len_utf8()).sum()
     };
     let (old, new) = (&hunk.old, &hunk.new);
+    // Only what differs counts, so that two patches may name the same lines around it.
     let before = shared(&mut old.chars().zip(new.chars()));
     let after = shared(&mut old[before..].chars().rev().zip(new[before..].chars().rev()));
     Ok((at + before..at + old.len() - after, &new[before..new.len() - after]))
@@ -104,6 +105,7 @@ pub(crate) fn edit<'a>(source: &str, hunk: &'a Hunk) -> Result<(Range<usize>, &'
 /// another does.
 pub(crate) fn apply<'a>(source: &str, hunks: impl Iterator<Item = &'a Hunk>) -> Result<String, String> {
     let mut edits = hunks.map(|hunk| edit(source, hunk)).collect::<Result<Vec<_>, String>>()?;
+    // Insertions come before a change of the text that begins at the same place.
     edits.sort_by_key(|(range, _)| (range.start, range.end));
     let (mut text, mut done) = (String::new(), 0);
     for (range, new) in edits {

@@ -209,6 +209,7 @@ fn replay(suite: &mut Suite, fixed: &[String], args: &SuiteArgs) -> Result<Vec<R
         if let (Some(path), Some(baseline)) = (path, &mut baseline) {
             baseline.add(rows, fixed);
             if let Err(error) = baseline.write(path) {
+                // The baseline is what a long run is for: end it if that cannot be kept.
                 failed = Some(error);
                 stop.store(true, Ordering::Relaxed);
             }

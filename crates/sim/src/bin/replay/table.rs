@@ -93,7 +93,7 @@ fn cells(r: &Report) -> Vec<String> {
     cells
 }
 
-/// Prints the details that a line has no room for.
+/// Prints the details that a line has no space for.
 fn details(out: &mut String, r: &Report) {
     let c = &r.counts;
     let _ = writeln!(

@@ -116,6 +116,7 @@ fn simulate(
             ghosts.apply(reference);
             sampled.references += 1;
         }
+        // To move the bar for each reference would take longer than the simulation.
         if at % 16_384 == 0 {
             bar.set_position(at as u64);
         }

@@ -4,8 +4,8 @@
 use crate::campaign::contract::model::SpaceState;
 use crate::campaign::polls::up_to;
 use crate::campaign::report::totals::Totals;
+use crate::campaign::world::crash::{Crash, Moment, bounded_power};
 use crate::campaign::world::examine::{in_virtual_time, look};
-use crate::campaign::world::moment::{Crash, Moment, bounded_power};
 use pagetier::{PageId, PageStore, SpaceId};
 use pagetier_devio::SharedDevice;
 use pagetier_testing::SimDevice;
@@ -53,7 +53,7 @@ async fn compare(store: &PageStore, moment: &Moment, whole: bool) -> Result<u64,
     let there = store.spaces().list();
     for (space, s) in moment.model.spaces.iter().filter(|(_, s)| s.state == SpaceState::Live) {
         // Its drop failed with an error, but what was saved of it may show after a crash.
-        if s.doubt.is_some() && !there.iter().any(|listed| listed.id.0 == *space) {
+        if s.unverified_drop.is_some() && !there.iter().any(|listed| listed.id.0 == *space) {
             continue;
         }
         for (no, model) in &s.pages {

@@ -4,9 +4,9 @@
 use super::rot::refusal;
 use crate::campaign::draw::plan::Plan;
 use crate::campaign::report::totals::Totals;
+use crate::campaign::world::crash::{Moment, bounded_power};
 use crate::campaign::world::disks::{Disks, SharedDisks};
 use crate::campaign::world::examine::{Lenient, check, in_virtual_time};
-use crate::campaign::world::moment::{Moment, bounded_power};
 use clap::ValueEnum;
 use pagetier::MemoryManifest;
 use pagetier_devio::Device;
@@ -84,6 +84,7 @@ fn replaced(
     match past {
         Past::OlderHdd => (hdd, place) = (older.hdd.fork(1, &power), "hdd"),
         Past::OlderSsd => ssd = older.ssd.fork(2, &power),
+        // The error may name any part: an old manifest contradicts each device.
         Past::OlderManifest => (manifest, place) = (older.manifest.fork(), ""),
         Past::ShortHdd => (hdd, place) = (newer.hdd.truncated(cut(hdd.size(), rng), 1, &power), "hdd"),
         Past::ShortSsd => ssd = newer.ssd.truncated(cut(ssd.size(), rng), 2, &power),

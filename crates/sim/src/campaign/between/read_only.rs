@@ -2,8 +2,8 @@
 //! open would, an inspection reports, and neither changes a byte.
 
 use crate::campaign::report::totals::Totals;
+use crate::campaign::world::crash::Crash;
 use crate::campaign::world::examine::{Lenient, check, in_virtual_time};
-use crate::campaign::world::moment::Crash;
 use parking_lot::Mutex;
 use std::sync::Arc;
 

@@ -4,8 +4,8 @@
 use crate::campaign::draw::hazard::Hazard;
 use crate::campaign::report::coverage::State;
 use crate::campaign::report::totals::Totals;
+use crate::campaign::world::crash::{Crash, Moment};
 use crate::campaign::world::examine::{Lenient, check, in_virtual_time};
-use crate::campaign::world::moment::{Crash, Moment};
 use crate::campaign::world::peek;
 use clap::ValueEnum;
 use pagetier::{MemoryManifest, OpenError};

@@ -3,7 +3,6 @@
 //!
 //! Begin with `model`.
 
-mod calls;
 pub(crate) mod content;
 pub(crate) mod model;
 pub(crate) mod running;

@@ -8,7 +8,6 @@
 
 mod freed;
 
-use super::calls::SsdCalls;
 use super::content::fill;
 use super::running::Running;
 pub(crate) use freed::Existence;
@@ -91,6 +90,8 @@ impl PageModel {
             // Its home may have them, and show them after a discard.
             earlier.extend(gone);
         }
+        // The media hold whatever survives a power cut. After a kill the version may be volatile still, and
+        // fall back.
         let kept = if power_was_cut {
             Self { floor: version, given_up, ..Self::default() }
         } else {
@@ -117,6 +118,7 @@ impl PageModel {
         }
         self.bare();
         self.floor = if spared { self.floor } else { 0 };
+        // No call that has begun can vouch for the versions so far.
         self.worthless = self.versions.last().copied().unwrap_or(0);
         self.discards += 1;
         match version {
@@ -168,13 +170,13 @@ pub(crate) struct SpaceModel {
     pub(crate) state: SpaceState,
     pub(crate) pages: BTreeMap<u32, PageModel>,
     /// A drop of it failed, and a crash may show it as completed; a `sync` that begins later resolves this.
-    pub(crate) doubt: Option<u32>,
+    pub(crate) unverified_drop: Option<u32>,
 }
 
 /// What a `sync` that begins at this moment will guarantee when it returns.
 pub(crate) struct Promise {
     pages: Vec<(PageId, u32, u32)>,
-    doubts: u32,
+    unverified_calls: u32,
 }
 
 impl Promise {
@@ -206,6 +208,27 @@ pub(crate) struct Doing {
     pub(crate) running: Running,
 }
 
+/// The calls that change how the SSD is used: those that may add to a loss, and those that were dropped and
+/// may still run.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SsdCalls {
+    pub(crate) running: u32,
+    /// The number of the last call.
+    pub(crate) last: u32,
+    /// The last call when one was dropped.
+    pub(crate) background: Option<u32>,
+    pub(crate) acknowledging: bool,
+    /// A call failed: what it would have recorded may show after a crash.
+    pub(crate) unverified: bool,
+}
+
+impl SsdCalls {
+    /// Whether a call is running, perhaps without its caller.
+    pub(crate) const fn are_running(&self) -> bool {
+        self.running > 0 || self.background.is_some()
+    }
+}
+
 /// The model of the whole store.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Model {
@@ -230,7 +253,7 @@ pub(crate) struct Model {
     /// The newest version number issued.
     pub(crate) last_version: u32,
     spaces_made: u32,
-    doubts: u32,
+    unverified_calls: u32,
 }
 
 impl Model {
@@ -253,7 +276,8 @@ impl Model {
 
     /// Records the creation of a space.
     pub(crate) fn created(&mut self, id: SpaceId, name: String) {
-        let space = SpaceModel { name, state: SpaceState::Live, pages: BTreeMap::new(), doubt: None };
+        let space =
+            SpaceModel { name, state: SpaceState::Live, pages: BTreeMap::new(), unverified_drop: None };
         self.spaces.insert(id.0, space);
     }
 
@@ -301,6 +325,7 @@ impl Model {
     pub(crate) fn published(&mut self, page: PageId, version: u32) {
         if let Some(p) = self.page(page) {
             p.published = version;
+            // Memory has a page that was written, whatever the devices lack.
             (p.uncertain, p.gone) = (false, false);
         }
     }
@@ -310,26 +335,28 @@ impl Model {
         let mut covered = Vec::new();
         for (space, s) in &self.spaces {
             for (no, p) in &s.pages {
+                // A version that is still under its guard is not covered.
                 let newest = p.versions.iter().rev().find(|v| **v <= up_to.min(p.published));
                 if let Some(newest) = newest.filter(|v| !p.uncertain && **v > p.worthless) {
                     covered.push((PageId::new(SpaceId(*space), *no), *newest, p.discards));
                 }
             }
         }
-        Promise { pages: covered, doubts: self.doubts }
+        Promise { pages: covered, unverified_calls: self.unverified_calls }
     }
 
     /// Records that the call returned: those pages are durable.
     pub(crate) fn keep(&mut self, promise: Promise) {
         for (page, version, discards) in promise.pages {
+            // The call made a version durable that a discard meanwhile has declared worthless.
             if let Some(p) = self.page(page).filter(|p| p.discards == discards) {
                 p.floor = p.floor.max(version);
                 p.home_gone = false;
             }
         }
         for space in self.spaces.values_mut() {
-            space.doubt = space.doubt.filter(|doubt| *doubt > promise.doubts);
-            space.pages.values_mut().for_each(|p| p.settle(promise.doubts));
+            space.unverified_drop = space.unverified_drop.filter(|call| *call > promise.unverified_calls);
+            space.pages.values_mut().for_each(|p| p.settle(promise.unverified_calls));
         }
     }
 
@@ -352,12 +379,12 @@ impl Model {
         }
     }
 
-    /// Records that a drop failed and the space is unchanged; `in_doubt`: a crash may show otherwise.
-    pub(crate) fn not_dropped(&mut self, space: u32, in_doubt: bool) {
-        self.doubts += 1;
-        let doubt = in_doubt.then_some(self.doubts);
+    /// Records that a drop failed and the space is unchanged; `unverified`: a crash may show otherwise.
+    pub(crate) fn not_dropped(&mut self, space: u32, unverified: bool) {
+        self.unverified_calls += 1;
+        let call = unverified.then_some(self.unverified_calls);
         if let Some(s) = self.spaces.get_mut(&space) {
-            (s.state, s.doubt) = (SpaceState::Live, doubt.or(s.doubt));
+            (s.state, s.unverified_drop) = (SpaceState::Live, call.or(s.unverified_drop));
         }
     }
 
@@ -371,13 +398,13 @@ impl Model {
     /// Records that the space exists after a crash.
     pub(crate) fn found_space(&mut self, space: u32) {
         if let Some(s) = self.spaces.get_mut(&space) {
-            (s.state, s.doubt) = (SpaceState::Live, None);
+            (s.state, s.unverified_drop) = (SpaceState::Live, None);
         }
     }
 
     /// Records that a space whose drop is uncertain is gone after a crash. Returns false if it was not.
-    pub(crate) fn settle_doubt(&mut self, space: u32) -> bool {
-        let gone = self.spaces.get(&space).is_some_and(|s| s.doubt.is_some());
+    pub(crate) fn resolve_drop(&mut self, space: u32) -> bool {
+        let gone = self.spaces.get(&space).is_some_and(|s| s.unverified_drop.is_some());
         if gone {
             self.dropped(space);
         }

@@ -79,6 +79,7 @@ impl Hazard {
     /// The hazard of seed `seed`: every third seed has one, in rotation.
     #[must_use]
     pub fn of_seed(seed: u64) -> Self {
+        // These two joined later: in the rotation, they would give every old seed another hazard.
         let all = Self::all().strip_suffix(&[Self::Upkeep, Self::Log]).unwrap_or_default();
         if seed % 3 == 1 { all[(seed / 3) as usize % all.len()] } else { Self::Free }
     }

@@ -108,6 +108,8 @@ pub fn ssd_policy(name: &str) -> Option<&'static str> {
 impl Plan {
     /// The kinds of work that can be disabled, by name.
     pub const KINDS: [&str; 39] = [
+        // The position of a kind is its bit in `without`, and seeds disable the first `OPTIONAL` ones:
+        // append new kinds, so that an old seed still draws its scenario.
         "scan",
         "discard",
         "drop-space",
@@ -176,6 +178,7 @@ impl Plan {
         plan.page_kib = if rng.random_ratio(1, 12) { 16 } else { 4 };
         plan.sector_bytes = if rng.random_ratio(1, 6) { 4096 } else { 512 };
         let page = plan.page_kib;
+        // Most disks offer nothing. Half a page is an offer that must not count: such pages need the ring.
         plan.whole_kib = [0, 0, 0, 0, 0, 0, 0, page, page, page * 4, page / 2][rng.random_range(0..11)];
         plan
     }
@@ -194,6 +197,8 @@ impl Plan {
         };
         let mut plan = Self {
             seed,
+            // Everything is small, so that a life fills the pool, the SSD, the zone, the ring and the
+            // journal repeatedly.
             lives: rng.random_range(2..=6),
             ops: [60, 150, 300, 600][rng.random_range(0..4)],
             tasks: [1, 2, 3, 4][rng.random_range(0..4)],
@@ -211,6 +216,8 @@ impl Plan {
             images: 40,
             outcomes: 2,
             faults: rng.random_ratio(1, 8),
+            // Half of the seeds lack some kinds: a store that is never synced, or never at rest, gets into
+            // other states.
             without: if rng.random_bool(0.5) {
                 0
             } else {
@@ -245,6 +252,7 @@ impl Plan {
         (self.lives, self.ops, self.tasks) = (draw(rng, 1, 3), 240, draw(rng, 1, 2));
         (self.frames, self.slots, self.pages) = (20, draw(rng, 34, 44), draw(rng, 60, 90));
         (self.faults, self.zone_percent) = (false, [25, 40, 100][rng.random_range(0..3)]);
+        // Hazards are states of an SSD's pages.
         if self.ssd_policy == "none" {
             self.ssd_policy = "cac";
         }
@@ -254,10 +262,13 @@ impl Plan {
             }
             Hazard::SlowMap => (self.ring, self.hdd_us, self.ssd_us) = (draw(rng, 2, 4), 500, 200),
             Hazard::TwoWaysHome => {
+                // A slow HDD keeps one way home in flight until the other begins.
                 (self.tasks, self.ring) = (draw(rng, 2, 4), draw(rng, 2, 8));
                 (self.hdd_us, self.ssd_us) = (12_000, [300, 3000][rng.random_range(0..2)]);
             }
             Hazard::FreshVictims => {
+                // In the smallest SSD with all of it as zone, LRU-2 evicts pages that were admitted just
+                // before.
                 (self.slots, self.zone_percent, self.ssd_policy) = (draw(rng, 32, 36), 100, "lru2");
                 (self.hdd_us, self.ssd_us) = (500, [50, 500][rng.random_range(0..2)]);
             }
@@ -278,6 +289,7 @@ impl Plan {
                     self.slots = 0;
                 }
                 if matches!(hazard, Hazard::FlushFails | Hazard::DroppedFlush) {
+                    // A failed flush without an effect would test nothing.
                     let harmful = [FlushFailure::NeverDurable, FlushFailure::Reverted];
                     self.flush_failures = [(); 2].map(|()| harmful[rng.random_range(0..2)]);
                 }
@@ -456,6 +468,7 @@ impl Plan {
                 }
             },
         }
+        // Tasks draw from the pages that there are.
         self.pages = self.pages.max(1);
         Ok(())
     }

@@ -8,8 +8,8 @@ use crate::campaign::draw::hazard::Hazard;
 use crate::campaign::draw::plan::Plan;
 use crate::campaign::report::totals::Totals;
 use crate::campaign::report::violation::{Violation, judged};
+use crate::campaign::world::crash::{Crash, Moment, Outcome};
 use crate::campaign::world::examine::{Lenient, examine, in_virtual_time};
-use crate::campaign::world::moment::{Crash, Moment, Outcome};
 use crate::campaign::world::probe::{Phase, Probe, Rate};
 use clap::ValueEnum;
 use pagetier::{DrainOptions, Location, Lsn, PageId, PageMut, PageStore, SpaceId};
@@ -107,6 +107,8 @@ impl Base {
     /// What went wrong while building it.
     pub fn new(seed: u64, ssd_policy: &'static str) -> Result<Self, String> {
         let mut plan = Plan::directed(seed, Hazard::ColdCopies);
+        // Small enough that the next write of the ring, or eviction from pool and SSD, is one operation
+        // away.
         (plan.pages, plan.frames, plan.slots, plan.ring) = (70, 16, 34, 4);
         (plan.ssd_policy, plan.pool_policy, plan.zone_percent, plan.outqueue) = (ssd_policy, "gd2l", 40, 40);
         (plan.hdd_us, plan.ssd_us, plan.tasks, plan.ops) = (3000, 300, 1, 200);
@@ -182,6 +184,7 @@ impl Workload<'_> {
     }
 
     fn live(&self) -> Result<Vec<Moment>, String> {
+        // From a crash, always the same one: a recovered store has more states than a closed one.
         let disks = self.plan.with_latencies(self.moment.crashed(Outcome::Cut(3)));
         let (manifest, model) = (self.moment.manifest.fork(), self.moment.model.clone());
         let probe = Probe::new(self.plan, disks, manifest, model, 1);
@@ -198,6 +201,7 @@ impl Workload<'_> {
                 }
                 step.carry_out(&store, &probe.model, at as u32).await?;
             }
+            // The last operation's work in the background has boundaries, too.
             tokio::time::sleep(Duration::from_millis(20)).await;
             let last = probe.now();
             let mut moments = probe.take();
@@ -240,6 +244,7 @@ impl Step {
                 write_out(store, model).await
             }
             Self::Discard => {
+                // Only these have an older home that a discard may bring back.
                 let on_ssd = |page: &PageId| store.location(*page) == Location::Ssd;
                 let page = model.lock().live_pages().into_iter().filter(on_ssd).nth(at as usize);
                 let Some(page) = page else { return Ok(()) };

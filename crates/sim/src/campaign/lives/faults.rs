@@ -7,9 +7,9 @@ use crate::campaign::draw::hazard::Hazard;
 use crate::campaign::draw::plan::Plan;
 use crate::campaign::report::totals::Totals;
 use crate::campaign::report::violation::{Violation, judged};
+use crate::campaign::world::crash::{Crash, Moment, Outcome};
 use crate::campaign::world::disks::{Disks, SharedDisks};
 use crate::campaign::world::examine::{Lenient, check, examine, in_virtual_time};
-use crate::campaign::world::moment::{Crash, Moment, Outcome};
 use crate::campaign::world::planned::Planned;
 use crate::campaign::world::probe::Rate;
 use pagetier_devio::IoOp;
@@ -97,6 +97,7 @@ impl FaultBase {
         let made = Arc::new(plan.clone());
         let life = Life::new(&made, Start::Blank, Rate::Never, seed);
         let moment = life.live(&mut Totals::default())?.pop().ok_or("no moment")?;
+        // Each of some thousand cases goes on for as long after its fault.
         plan.ops = 60;
         Ok(Self { plan: Arc::new(plan), moment })
     }

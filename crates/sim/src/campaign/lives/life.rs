@@ -9,10 +9,10 @@ use crate::campaign::report::coverage::State;
 use crate::campaign::report::totals::Totals;
 use crate::campaign::work::operator;
 use crate::campaign::work::worker::{LONG, Reads, Terms, Worker};
+use crate::campaign::world::crash::{Crash, Moment, Outcome};
 use crate::campaign::world::desk::{Backups, Folder};
 use crate::campaign::world::disks::Disks;
 use crate::campaign::world::examine::{Lenient, check, in_virtual_time, is_busy, names_the_record};
-use crate::campaign::world::moment::{Crash, Moment, Outcome, bounded_power};
 use crate::campaign::world::planned::{self, Planned, When};
 use crate::campaign::world::probe::{Phase, Probe, Rate};
 use pagetier::{MemoryManifest, PageStore};
@@ -99,10 +99,11 @@ impl<'a> Life<'a> {
             Start::Crash(moment, outcome) => moment.crashed(outcome),
             Start::Stranger(moment, outcome) => {
                 let disks = moment.crashed(outcome);
+                // The ring is the new store's own: only HDD and SSD have another's past.
                 let ring = SimDevice::new("ring", 0, self.seed, &disks.power);
                 Disks { ring, ..disks }
             }
-            Start::Blank => blank_devices(self.plan, self.seed),
+            Start::Blank => self.plan.blank_disks(self.seed),
         };
         let disks = if self.bereft { disks.bereft(self.seed) } else { disks };
         let disks = self.plan.with_latencies(disks);
@@ -155,6 +156,7 @@ impl<'a> Life<'a> {
             probe.accept_loss(true);
         }
         let mut store = self.opened(probe, rng, totals).await?;
+        // Accepted once: the loss is recorded now, and later opens must do without.
         probe.accept_loss(false);
         match self.start {
             Start::Crash(moment, outcome) => {
@@ -202,7 +204,7 @@ impl<'a> Life<'a> {
         let dropped =
             if rng.random_bool(self.plan.share("drop-open", 0.1)) { rng.random_range(1..=3) } else { 0 };
         probe.unmark(State::AfterClose);
-        let mut failing = if self.records_fail { self.fail_opening(probe, totals) } else { 0 };
+        let mut failing = if self.records_fail { self.fail_open(probe, totals) } else { 0 };
         let until = tokio::time::Instant::now() + BUSY_MAX;
         let mut attempts = 0;
         loop {
@@ -236,7 +238,7 @@ impl<'a> Life<'a> {
                 // An open may fail only for the record that was made to fail, and has to name it.
                 Err(error) if failing > 0 && names_the_record(&error) => {
                     probe.released();
-                    probe.mark(State::OpeningFailed);
+                    probe.mark(State::OpenFailed);
                     failing -= 1;
                     if failing == 0 {
                         probe.clear_faults();
@@ -248,7 +250,8 @@ impl<'a> Life<'a> {
     }
 
     /// Possibly makes a record of the next open fail. Returns how many opens may fail.
-    fn fail_opening(&self, probe: &Probe, totals: &mut Totals) -> u32 {
+    fn fail_open(&self, probe: &Probe, totals: &mut Totals) -> u32 {
+        // The count of saves makes each open of the life draw anew.
         let mut rng = SmallRng::seed_from_u64(self.seed ^ probe.manifest.saves() << 20 ^ 0x0be2);
         if rng.random_bool(0.3) {
             return 0;
@@ -308,6 +311,7 @@ impl<'a> Life<'a> {
         if let Some(folder) = self.folder {
             operator::compare(self.plan, folder, &taken, probe).await?;
         }
+        // The power ends by itself after more operations than any life needs.
         if probe.power.is_cut() {
             return Err("does not come to rest".to_owned());
         }
@@ -394,6 +398,7 @@ impl<'a> Life<'a> {
     ) -> Result<Arc<PageStore>, String> {
         let longest = [10_000, 100_000, 1_000_000, SLOW.as_micros() as u64][rng.random_range(0..4)];
         let pause = Duration::from_micros(rng.random_range(1..longest));
+        // Some writes outlast their store, and meet the next one's open.
         for device in [&probe.hdd, &probe.ssd] {
             if rng.random_bool(0.5) {
                 let slow = Fault::new(FaultEffect::Slow(pause)).on(IoOp::Write);
@@ -479,6 +484,7 @@ impl<'a> Life<'a> {
             self.close(probe, store, totals).await?;
             probe.released();
         }
+        // Taken while the store is still open: its background work has not ended.
         let last = probe.now();
         let mut moments = probe.take();
         moments.push(last);
@@ -492,15 +498,6 @@ impl<'a> Life<'a> {
         tokio::time::sleep(SLOW).await;
         Ok(moments)
     }
-}
-
-fn blank_devices(plan: &Plan, seed: u64) -> Disks {
-    let power = bounded_power();
-    let device = |name, seed, model| SimDevice::new(name, 0, seed, &power).with_flush_failure(model);
-    let hdd = plan.hdd(device("hdd", seed, plan.flush_failures[0]));
-    let [ssd, ring] =
-        [("ssd", 1), ("ring", 2)].map(|(name, at)| device(name, seed + at, plan.flush_failures[1]));
-    Disks { hdd, ssd, ring, power }
 }
 
 fn alone(store: Arc<PageStore>) -> Result<PageStore, String> {

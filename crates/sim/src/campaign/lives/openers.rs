@@ -3,8 +3,8 @@
 
 use crate::campaign::draw::plan::Plan;
 use crate::campaign::report::coverage::State;
+use crate::campaign::world::crash::bounded_power;
 use crate::campaign::world::examine::{is_busy, names_the_record};
-use crate::campaign::world::moment::bounded_power;
 use crate::campaign::world::probe::{Lease, Probe};
 use pagetier::{OpenError, PageStore, options::Create};
 use pagetier_devio::SharedDevice;

@@ -6,9 +6,9 @@ use crate::campaign::draw::plan::Plan;
 use crate::campaign::report::coverage::State;
 use crate::campaign::report::totals::Totals;
 use crate::campaign::work::worker::{Outcome as Done, Worker};
+use crate::campaign::world::crash::{Crash, Moment, Outcome};
 use crate::campaign::world::disks::{Disks, SharedDisks};
 use crate::campaign::world::examine::{Lenient, check, examine, in_virtual_time, names_the_record};
-use crate::campaign::world::moment::{Crash, Moment, Outcome};
 use crate::campaign::world::planned::{Planned, When, superblock};
 use crate::campaign::world::probe::Rate;
 use crate::campaign::world::saves::Saves;
@@ -145,7 +145,7 @@ impl Case {
             for outcome in [Outcome::Cut(seed + 1), Outcome::Killed(seed + 1)] {
                 let crash = Crash { plan, moment: &then, outcome };
                 let mut checked = examine(crash, Lenient::default(), Rate::Never)?.checked;
-                checked.states.add(State::OpeningFailed);
+                checked.states.add(State::OpenFailed);
                 totals.crash(&checked);
             }
         }

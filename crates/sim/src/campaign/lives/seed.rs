@@ -9,9 +9,9 @@ use crate::campaign::log;
 use crate::campaign::report::coverage::State;
 use crate::campaign::report::totals::Totals;
 use crate::campaign::report::violation::{Violation, judged};
+use crate::campaign::world::crash::{Crash, Moment, Outcome};
 use crate::campaign::world::desk::Folder;
 use crate::campaign::world::examine::{Lenient, examine};
-use crate::campaign::world::moment::{Crash, Moment, Outcome};
 use crate::campaign::world::planned::{self, Planned, When};
 use crate::campaign::world::probe::Rate;
 use rand::rngs::SmallRng;
@@ -121,6 +121,7 @@ impl Run<'_> {
         };
         let reopenings = if rng.random_bool(plan.reopening()) { rng.random_range(1..=3) } else { 0 };
         let images = plan.images as usize;
+        // An operation has some 2.5 boundaries.
         let share = images as f64 / (f64::from(plan.tasks * plan.ops) * 2.5).max(1.0);
         // A generator of its own keeps the rest of the life independent of these draws.
         let mut apart = SmallRng::seed_from_u64(plan.seed ^ u64::from(life) << 44 ^ 0x7ec0_4d5f);

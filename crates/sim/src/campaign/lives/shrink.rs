@@ -45,6 +45,7 @@ fn smaller(plan: &Plan) -> Vec<Plan> {
     with(&|p| p.tasks = 1);
     with(&|p| p.ops = (p.ops / 2).max(4));
     with(&|p| p.faults = false);
+    // All kinds at once before one at a time: most violations need none of them, and tries are few.
     with(&|p| p.without = (1 << Plan::KINDS.len()) - 1);
     for kind in 0..Plan::KINDS.len() {
         with(&|p| p.without |= 1 << kind);

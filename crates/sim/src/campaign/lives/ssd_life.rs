@@ -11,10 +11,10 @@ use crate::campaign::polls::up_to;
 use crate::campaign::report::coverage::{State, States};
 use crate::campaign::report::totals::{Checked, Totals};
 use crate::campaign::work::ssd_calls::{Act, Outcomes};
-use crate::campaign::work::worker::{Terms, Worker};
+use crate::campaign::work::worker::{LONG, Terms, Worker};
+use crate::campaign::world::crash::{Crash, bounded_power};
 use crate::campaign::world::disks::Disks;
 use crate::campaign::world::examine::{check_spaces, in_virtual_time, is_busy, look, read};
-use crate::campaign::world::moment::{Crash, bounded_power};
 use crate::campaign::world::planned::Planned;
 use crate::campaign::world::probe::{Phase, Probe, Rate};
 use crate::campaign::world::saves::Saves;
@@ -25,9 +25,6 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Longer than any call takes.
-const LONG: Duration = Duration::from_secs(3600);
 
 /// How an open treats a lost SSD whose loss the embedder accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,7 +44,7 @@ struct Reported {
     /// A call that may add to the loss has begun.
     may_grow: bool,
     /// A save that adds to the loss may have taken effect although it failed.
-    in_doubt: bool,
+    unverified: bool,
     /// A save that acknowledges the loss, or removes pages that were saved, may have taken effect although it
     /// failed.
     may_be_gone: bool,
@@ -127,6 +124,7 @@ impl World {
     async fn lives(&mut self, totals: &mut Totals) -> Result<(), String> {
         for life in 0..self.rng.random_range(2..=4) {
             let store = self.opened(totals).await?;
+            // The life ends within an I/O, within a call, between calls, or not before its steps end.
             let limits = [20_000, 100_000, 500_000, LONG.as_micros() as u64];
             let most = limits[self.rng.random_range(0..4)];
             let patience = Duration::from_micros(self.rng.random_range(1..most));
@@ -139,6 +137,8 @@ impl World {
                 }
             }
             self.probe.violation()?;
+            // No readmission has verified the SSD since slots became corrupt: a crash may cost what no
+            // report lists.
             if self.corrupted {
                 return Ok(());
             }
@@ -255,7 +255,7 @@ impl World {
     fn compare(&self, store: &PageStore) -> Result<(), String> {
         let now = store.ssd().loss();
         let Reported { loss, may_be_gone, .. } = &self.reported;
-        let may_grow = self.reported.may_grow || self.reported.in_doubt;
+        let may_grow = self.reported.may_grow || self.reported.unverified;
         let lists = |loss: &Option<SsdLoss>, page| loss.as_ref().is_some_and(|loss| loss.contains(page));
         for page in self.pages() {
             if lists(loss, page) && !lists(&now, page) && !may_be_gone {
@@ -339,6 +339,7 @@ impl World {
                 6 => self.act(store, Act::Drain).await?,
                 _ => self.acknowledge(store).await?,
             }
+            // Half of the time the next open has to end the refusal, and no call of this life.
             if store.stats().ssd.refusing.is_some() && self.rng.random_bool(0.5) {
                 return Ok(());
             }
@@ -388,6 +389,7 @@ impl World {
         let waits = waits(act, store);
         {
             let mut model = self.model();
+            // While the call runs, it may lose what is written beside it, too.
             model.lost_to = u32::MAX;
             model.loss_spares_synced &= act != Act::Abandon;
         }
@@ -397,7 +399,7 @@ impl World {
             let saves = Saves::some(1, &mut self.rng);
             // Even if the call is dropped. On a device, a write that failed may have landed.
             let in_force = saves.replaced || self.probe.on_hdd;
-            self.reported.in_doubt |= in_force;
+            self.reported.unverified |= in_force;
             self.reported.may_be_gone |= in_force;
             self.story.push(format!("{saves:?}"));
             Planned::saves(saves).inject_now(&self.probe);
@@ -439,6 +441,7 @@ impl World {
         }
         {
             let mut model = self.model();
+            // From here on, a loss that the call reported covers no new version.
             model.lost_to = model.last_version;
         }
         // A readmission that could not list what it found lost leaves that to the next save.
@@ -450,8 +453,8 @@ impl World {
 
     /// Checks what a call that ended reports; `alone`: nothing else went on.
     async fn acted(&mut self, store: &Arc<PageStore>, done: &Outcomes, alone: bool) -> Result<(), String> {
-        let Reported { in_doubt, may_be_gone, .. } = self.reported;
-        self.reported = Reported { loss: store.ssd().loss(), may_grow: false, in_doubt, may_be_gone };
+        let Reported { unverified, may_be_gone, .. } = self.reported;
+        self.reported = Reported { loss: store.ssd().loss(), may_grow: false, unverified, may_be_gone };
         self.model().ssd_call_reports(done);
         if let (Some(loss), true) = (&done.loss, alone) {
             self.is_exact(store, loss).await?;
@@ -508,7 +511,7 @@ impl World {
             Some(Ok(())) => {
                 // Without a loss nothing is saved.
                 self.reported = Reported {
-                    in_doubt: self.reported.in_doubt && reported.is_none(),
+                    unverified: self.reported.unverified && reported.is_none(),
                     ..Reported::default()
                 };
                 self.states.add(State::LossAcknowledged);

@@ -10,10 +10,10 @@ use crate::campaign::polls::up_to;
 use crate::campaign::report::coverage::State;
 use crate::campaign::report::totals::{Checked, Totals};
 use crate::campaign::work::worker::{LONG, Terms, Worker};
+use crate::campaign::world::crash::{Crash, Moment, Outcome, bounded_power};
 use crate::campaign::world::desk::Folder;
 use crate::campaign::world::disks::Disks;
 use crate::campaign::world::examine::{Lenient, check, examine as recover, in_virtual_time};
-use crate::campaign::world::moment::{Crash, Moment, Outcome, bounded_power};
 use crate::campaign::world::probe::{Phase, Probe, Rate};
 use crate::campaign::world::saves::Saves;
 use pagetier::{Error, OpenError, PageStore};
@@ -32,6 +32,7 @@ const MOMENTS_MAX: usize = 8;
 /// Tests the running operations on a crashed store.
 pub(crate) fn examine(crash: Crash<'_>, rng: &mut SmallRng, totals: &mut Totals) -> Result<(), String> {
     let mut rng = SmallRng::seed_from_u64(rng.random());
+    // Without slots there is no SSD to replace.
     let act = rng.random_range(0..if crash.plan.slots == 0 { 3 } else { 5 });
     match act {
         0 | 1 => lives(crash, &mut rng, totals).map_err(|wrong| format!("upkeep: {wrong}")),
@@ -176,6 +177,7 @@ impl InUse {
         self.probe.model.lock().keep(promise);
         self.probe.violation()?;
         let closed = self.probe.now();
+        // The old handle is still there: the shutdown frees the devices, not the last drop.
         let again = self.probe.builder(&self.plan).open().await;
         let again = again.map_err(|error| format!("does not open beside the handle: {error}"))?;
         let mut checked = check(&again, &self.probe.model, Lenient::default()).await?;
@@ -208,6 +210,7 @@ impl InUse {
         self.probe.manifest.fail_saves(0, 0, false);
         match &replaced {
             Ok(()) => {
+                // The old SSD is the operator's again, who may have it in use elsewhere.
                 let written = self.probe.ssd.stats().totals().write.ops;
                 self.worker(false).run(30).await?;
                 if self.probe.ssd.stats().totals().write.ops > written {

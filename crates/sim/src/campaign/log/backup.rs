@@ -6,7 +6,7 @@ use super::terms::Terms;
 use super::watch::{Media, Moment, Watch};
 use crate::campaign::draw::plan::Plan;
 use crate::campaign::report::totals::Totals;
-use crate::campaign::world::moment::bounded_power;
+use crate::campaign::world::crash::bounded_power;
 use pagetier::backup::{BackupFile, Backups};
 use pagetier::{Builder, Lsn, MemoryManifest};
 use pagetier_devio::SharedDevice;
@@ -119,9 +119,7 @@ async fn restored(
     let db = db.map_err(|error| format!("does not open{again}: {}", causes(&error)))?;
     let mut model = one.after.as_backed_up(&one.before);
     check(&db, &mut model, one.before.acked, false).await.map_err(|wrong| format!("{wrong}{again}"))?;
-    let left = db.store().wait_closed();
-    drop(db);
-    left.await;
+    leave(db).await;
     Ok(if later { "refused with a later log that has a gap, opens with its own" } else { "opens" })
 }
 
@@ -155,9 +153,7 @@ async fn to_a_moment(
         return Err(format!("{until:?}: the log ends at {found}, and not at {end}"));
     }
     check(&db, &mut model, end.0, false).await.map_err(|wrong| format!("{until:?}: {wrong}"))?;
-    let left = db.store().wait_closed();
-    drop(db);
-    left.await;
+    leave(db).await;
     Ok("to a moment, and opens")
 }
 
@@ -185,9 +181,7 @@ async fn with_later_log(plan: &Plan, builder: Builder, now: &Moment) -> Result<O
             let mut model = now.model.clone();
             let checked = check(&db, &mut model, now.model.acked, false).await;
             checked.map_err(|wrong| format!("it opens with the log of now, but {wrong}"))?;
-            let left = db.store().wait_closed();
-            drop(db);
-            left.await;
+            leave(db).await;
             Ok(Some("opens with a later log, with everything since"))
         }
         Err(_) => {
@@ -196,6 +190,13 @@ async fn with_later_log(plan: &Plan, builder: Builder, now: &Moment) -> Result<O
             Ok(None)
         }
     }
+}
+
+/// Drops a store, and waits until its locks are free.
+async fn leave(db: LoggedStore) {
+    let left = db.store().wait_closed();
+    drop(db);
+    left.await;
 }
 
 /// A store in a directory, of another size than the one that was backed up.

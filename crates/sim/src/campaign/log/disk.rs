@@ -78,6 +78,7 @@ impl LogDisk {
             let device = SimDevice::new("log", terms.log_bytes(), seed, power);
             return Self::Device(Arc::new(device), terms.slot_bytes);
         }
+        // The directory is made before the store's power counts the calls.
         let files = SimFiles::new(seed, &SimPower::new());
         let _ = create_durably(&*files.root(), Path::new(DIRECTORY));
         Self::Files(files.after_kill(seed, power))
@@ -139,6 +140,7 @@ impl LogDisk {
     /// Removes a segment.
     pub(super) fn remove(&self, segment: &Segment) {
         match self {
+            // A slot without a header has no segment, whatever follows.
             Self::Device(device, _) => device.implant(segment.at, &[0; SLOT_HEAD]),
             Self::Files(files) => {
                 let _ = in_directory(files, |dir| dir.remove(Path::new(&name_of(segment.start))));
@@ -182,6 +184,7 @@ impl LogDisk {
             Self::Device(log, _) => {
                 let effect = [FaultEffect::Eio, FaultEffect::NoSpace][rng.random_range(0..2)];
                 let op = [IoOp::Write, IoOp::Write, IoOp::Flush][rng.random_range(0..3)];
+                // Soon, so that one of the next few changes meets it.
                 let from = log.ops() + rng.random_range(1..6);
                 log.inject(Fault::new(effect).on(op).from_op(from).times(rng.random_range(1..4)));
             }
@@ -226,6 +229,7 @@ fn slots(device: &[u8], slot_bytes: u64) -> Vec<Segment> {
     let slots = device.get(SLOTS_AT as usize..).unwrap_or_default().chunks_exact(slot_bytes as usize);
     let of = |(nth, slot): (usize, &[u8])| {
         let mut copies = slot[..SLOT_HEAD].chunks(SLOT_HEAD / 2);
+        // Either copy may be torn.
         let header = copies.find(|copy| copy.starts_with(b"PTLOGSEG"))?;
         let start = u64::from_le_bytes(*header[24..].first_chunk()?);
         let at = SLOTS_AT + nth as u64 * slot_bytes;

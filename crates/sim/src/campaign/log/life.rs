@@ -41,6 +41,8 @@ impl Life<'_> {
             let mut model = watch.model.lock().clone();
             let floor = model.acked;
             let (seen, end) = check(&db, &mut model, floor, false).await?;
+            // The life goes on from what was found: records that were not acknowledged are there for good,
+            // or gone.
             seen.settle(&mut model, end);
             *watch.model.lock() = model;
             watch.used_by(&db);
@@ -137,6 +139,7 @@ async fn end_of(
     let mut rng = SmallRng::seed_from_u64(seed ^ 0xc105e);
     let unsynced = watch.model.lock().unsynced();
     let polls = if rng.random_bool(0.3) { rng.random_range(1..40) } else { u32::MAX };
+    // The close covers what was appended before its call.
     let end = db.wal().end().0;
     match up_to(polls, db.shutdown()).await {
         Some(Ok(())) => {

@@ -23,6 +23,7 @@ impl Inline {
 
     fn wrote(&mut self, start: u64, bytes: &[u8], done: io::Result<()>) -> io::Result<()> {
         let records = bytes.len() - prefix_bytes(bytes);
+        // Even if it failed: some of it may be on the medium.
         self.watch.model.lock().batches.insert(start);
         if done.is_ok() {
             self.at = start + records as u64;
@@ -63,6 +64,7 @@ impl Media for Inline {
     }
 
     fn resume(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
+        // No batch begins: these records were written before.
         let done = self.media.resume(start, bytes);
         if done.is_ok() {
             self.at = start + (bytes.len() - prefix_bytes(bytes)) as u64;
@@ -92,8 +94,8 @@ impl Media for Inline {
         self.media.segments_max()
     }
 
-    fn room(&self) -> u64 {
-        self.media.room()
+    fn segment_bytes_max(&self) -> u64 {
+        self.media.segment_bytes_max()
     }
 
     fn path(&self, start: u64) -> PathBuf {

@@ -8,6 +8,7 @@
 //! | `watch` | the devices, and moments of them |
 //! | `open` | opens, and the check of everything that a store shows |
 //! | `work`, `life` | the operations of an engine, and its lives |
+//! | `trouble` | failures, another opener and an operator beside them |
 //! | `backup` | backups and restorations |
 //! | `twist` | wrong, older, damaged logs; a lost SSD |
 //! | `unlogged` | a store that never had a log |
@@ -19,6 +20,7 @@ mod media;
 mod model;
 mod open;
 mod terms;
+mod trouble;
 mod twist;
 mod unlogged;
 mod watch;
@@ -37,10 +39,9 @@ pub(super) use self::work::drawn;
 use super::draw::plan::Plan;
 use super::draw::twist::Twist;
 use super::report::totals::Totals;
+use super::world::crash::Outcome;
 use super::world::desk::Folder;
-use super::world::disks::Disks;
 use super::world::examine::in_virtual_time;
-use super::world::moment::{Outcome, bounded_power};
 use pagetier::MemoryManifest;
 use pagetier_testing::SimDevice;
 use rand::rngs::SmallRng;
@@ -75,6 +76,8 @@ impl Run<'_> {
     fn lives(&mut self) -> Result<(), String> {
         let mut rng = SmallRng::seed_from_u64(self.plan.seed ^ 0x10_6106);
         *self.place = "the life of another store".to_owned();
+        // Numbers far beyond those of the store under test: no page of another store passes for one of its
+        // own.
         let foreign = self.beside(blank(&self.plan, 77), Model::default().going_on_at(1 << 24))?;
         *self.place = "the life of a store without a log".to_owned();
         let unlogged = unlogged::made(&self.plan, blank(&self.plan, 78))?;
@@ -92,6 +95,8 @@ impl Run<'_> {
                 None => (blank(plan, 0), Model::default()),
             };
             let images = self.plan.images as usize;
+            // An operation has about 14 boundaries, so a life yields about as many moments as the plan
+            // wants.
             let share = images as f64 / (f64::from(self.plan.tasks * self.plan.ops) * 14.0).max(1.0);
             let (media, model) = begin(&self.plan);
             let mut plan = Arc::clone(&self.plan);
@@ -112,6 +117,8 @@ impl Run<'_> {
                     .transpose()?,
             }
             .live(self.totals)?;
+            // A copy that took another course from the same crash: its log has the store's identity and
+            // other records.
             let sibling = if start.is_some() {
                 *self.place = format!("life {life}, of a copy");
                 let (media, model) = begin(&self.plan);
@@ -121,6 +128,8 @@ impl Run<'_> {
                 None
             };
             for (at, moment) in moments.iter().enumerate() {
+                // A generator for each moment: a replay with fewer moments draws the same outcomes at those
+                // that are left.
                 let mut rng =
                     SmallRng::seed_from_u64(self.plan.seed ^ u64::from(life) << 50 ^ (at as u64) << 30);
                 let before = line.iter().chain(&moments[..at]).collect();
@@ -132,6 +141,8 @@ impl Run<'_> {
                 }
             }
             let last = moments.len() - 1;
+            // Moments after the one that the next life begins at belong to a future that never came: no
+            // past has them.
             let next = if rng.random_bool(0.5) { last } else { rng.random_range(0..moments.len()) };
             crashed = Some(outcome(&mut rng));
             line.extend(moments.into_iter().take(next + 1));
@@ -192,6 +203,7 @@ impl Run<'_> {
         nesting: u32,
         rng: &mut SmallRng,
     ) -> Result<(), String> {
+        // More often after a kill: only then do volatile writes of two lives meet at the next cut.
         let again = nesting < 3 && rng.random_ratio(1, if outcome.keeps_power() { 3 } else { 6 });
         let rate = if again { Rate { share: 0.06, max: 4 } } else { Rate::NEVER };
         let plan = Arc::clone(&self.plan);
@@ -200,7 +212,7 @@ impl Run<'_> {
             watch.set(rate, true);
             let db = match open::open(&watch, &plan, &Parts::default()).await {
                 // A new store's HDD whose label is torn: it has no page yet, and the error says what to do.
-                Err(error) if moment.model.opening == 0 && error.contains("not Pagetier's") => {
+                Err(error) if moment.model.opens == 0 && error.contains("not Pagetier's") => {
                     return Ok((0, watch.take()));
                 }
                 opened => opened.map_err(|error| format!("does not open: {error}"))?,
@@ -254,11 +266,8 @@ impl SharedMedia {
 
 /// Blank media.
 fn blank(plan: &Plan, salt: u64) -> Media {
-    let power = bounded_power();
     let seed = plan.seed ^ salt;
-    let device = |name, at, model| SimDevice::new(name, 0, seed + at, &power).with_flush_failure(model);
-    let hdd = plan.hdd(device("hdd", 0, plan.flush_failures[0]));
-    let [ssd, ring] = [("ssd", 1), ("ring", 2)].map(|(name, at)| device(name, at, plan.flush_failures[1]));
-    let log = LogDisk::blank(plan, seed + 3, &power);
-    Media { pages: Disks { hdd, ssd, ring, power }, log, manifest: MemoryManifest::default() }
+    let pages = plan.blank_disks(seed);
+    let log = LogDisk::blank(plan, seed + 3, &pages.power);
+    Media { pages, log, manifest: MemoryManifest::default() }
 }

@@ -73,7 +73,7 @@ pub(super) struct Model {
     /// Every record up to here was reported durable, or found by an open.
     pub(super) acked: u64,
     /// The number of the open, and whether one of its records was acknowledged.
-    pub(super) opening: u32,
+    pub(super) opens: u32,
     pub(super) acked_since: bool,
     /// The pages must know that the log goes at least that far.
     pub(super) known: u64,
@@ -422,10 +422,12 @@ impl Model {
             };
             let allowed = self.allowed(&versions, end);
             let base = allowed[0].cloned();
+            // Of the versions without a guarantee, the one that was found goes on; no other comes back.
             let later = allowed.into_iter().skip(1).flatten().rfind(matches).cloned();
             let is_base = base.as_ref().is_some_and(|base| matches(&base));
             versions = base.into_iter().chain(later.filter(|_| !is_base)).collect();
             for version in versions.iter_mut().filter(|v| matches!(v.at, At::Lsn(_))) {
+                // The next open goes on from `end`, and may give out positions again that were cut off.
                 version.at = At::Lsn(0);
             }
             self.pages.insert(page, versions);
@@ -440,7 +442,7 @@ impl Model {
         self.batches = self.batches.iter().copied().filter(|at| *at < end).collect();
         self.spaces.values_mut().for_each(|space| space.users = 0);
         (self.acked, self.acked_since) = (self.acked.max(last), false);
-        self.opening += 1;
+        self.opens += 1;
         // Before the first record of this open is acknowledged, the pages know of these.
         self.opened = self.acked;
     }

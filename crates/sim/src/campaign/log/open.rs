@@ -72,6 +72,7 @@ pub(super) async fn on(
     let wal = Wal::on(Box::new(Inline::new(media, watch)), terms.options()).map_err(|e| causes(&e))?;
     archive.map_or(Ok(()), |archive| wal.archive_to(archive)).map_err(|e| causes(&e))?;
     LoggedStore::on(builder, wal).await.map_err(|error| {
+        // No error may be without advice: each one that occurs here is asked for it.
         let _ = error.advice();
         causes(&error)
     })
@@ -108,6 +109,7 @@ pub(super) async fn check(
     if end < floor {
         return Err(format!("the log ends at {end}, though it was acknowledged up to {floor}"));
     }
+    // Spaces first: pages are absent rightly if theirs is gone.
     spaces(db, model)?;
     let mut seen = Seen { pages: 0, found: BTreeMap::new() };
     for page in model.known_pages() {

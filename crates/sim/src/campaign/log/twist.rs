@@ -11,8 +11,8 @@ use super::watch::{Media, Moment, Watch};
 use crate::campaign::draw::plan::Plan;
 use crate::campaign::draw::twist::Twist;
 use crate::campaign::report::totals::Totals;
+use crate::campaign::world::crash::Outcome;
 use crate::campaign::world::examine::in_virtual_time;
-use crate::campaign::world::moment::Outcome;
 use pagetier_devio::Device;
 use pagetier_testing::SimPower;
 use pagetier_wal::Keep;
@@ -94,7 +94,7 @@ async fn attempt(
     // A torn home page would be repaired from the ring: reads and redo name it.
     let is_torn = |wrong: &str| loses_ring(twist, plan) && wrong.contains("is corrupt on hdd");
     // Another store's log, or pages, whatever is in them.
-    let foreign = twist == Twist::ForeignPages || twist == Twist::ForeignLog && moment.model.opening > 0;
+    let foreign = twist == Twist::ForeignPages || twist == Twist::ForeignLog && moment.model.opens > 0;
     let refusal = match opened {
         Ok(_) if foreign => return Err("it opens".to_owned()),
         // A log without records may become theirs.
@@ -185,7 +185,7 @@ fn twisted(
         Twist::StaleLog => of_log(older(&|old| is_known_older(old, moment), rng)?.log(power)),
         Twist::StalePages => {
             let earlier = |old: &Moment| {
-                !old.recovering && old.model.opening < moment.model.opening && moment.model.acked_since
+                !old.recovering && old.model.opens < moment.model.opens && moment.model.acked_since
             };
             of_pages(older(&earlier, rng)?.fork(), moment.model.clone())
         }
@@ -299,6 +299,6 @@ fn last_write(moment: &Moment, position: u64) -> u64 {
 
 /// Whether the pages of `new` must know that the log of `old` is not theirs any more.
 fn is_known_older(old: &Moment, new: &Moment) -> bool {
-    let reopened = old.model.opening < new.model.opening && new.model.acked_since;
+    let reopened = old.model.opens < new.model.opens && new.model.acked_since;
     !old.recovering && (old.end < new.model.known || reopened)
 }

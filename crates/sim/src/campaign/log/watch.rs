@@ -4,8 +4,8 @@
 use super::disk::{LogDisk, LogMoment};
 use super::model::Model;
 use crate::campaign::draw::plan::Plan;
+use crate::campaign::world::crash::{Outcome, bounded_power};
 use crate::campaign::world::disks::{Disks, SharedDisks};
-use crate::campaign::world::moment::{Outcome, bounded_power};
 use pagetier::{Loss, MemoryManifest};
 use pagetier_devio::{
     Device, DeviceError, DeviceStats, DoneFuture, IoBufs, IoClass, IoFuture, Occupancy, SharedDevice,
@@ -146,6 +146,7 @@ impl Watch {
             inside: Mutex::new(inside),
         });
         if let LogDisk::Files(files) = &watch.log {
+            // The watch owns the files, so a strong reference in their hook would keep both for ever.
             let seen = Arc::downgrade(&watch);
             files.before_each(move |copy| {
                 if let Some(watch) = seen.upgrade() {
@@ -263,6 +264,7 @@ impl Seen {
 
 impl Device for Seen {
     fn read(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
+        // Not watched: a read changes nothing that a crash could leave.
         self.device.read(offset, bufs, class)
     }
 

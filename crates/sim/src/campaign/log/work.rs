@@ -1,18 +1,14 @@
 //! An engine at work: the operations that its tasks draw.
 
-use super::backup::{Shelf, Taken};
+use super::backup::Shelf;
 use super::model::{Found, Model, SpaceState};
-use super::open::{LEAVES, Parts, causes, create_space, look, open};
+use super::open::{LEAVES, causes, create_space, look};
 use super::watch::Watch;
 use crate::campaign::contract::content::fill;
 use crate::campaign::draw::plan::Plan;
 use crate::campaign::polls::up_to;
-use pagetier::backup::{BackupError, BackupOptions};
-use pagetier::errors::Advice;
 use pagetier::{Error, Lsn, PageId, PageMut, SpaceId};
-use pagetier_devio::IoOp;
-use pagetier_testing::{Fault, FaultEffect};
-use pagetier_wal::{LoggedBackupError, LoggedStore, MiniTx, WalError};
+use pagetier_wal::{LoggedStore, MiniTx, WalError};
 use parking_lot::MutexGuard;
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -143,12 +139,12 @@ impl Worker {
         Ok(())
     }
 
-    fn model(&self) -> MutexGuard<'_, Model> {
+    pub(super) fn model(&self) -> MutexGuard<'_, Model> {
         self.watch.model.lock()
     }
 
     /// What an error of a call means: a violation, unless devices fail.
-    fn judge(&self, what: &str, error: &(dyn std::error::Error + 'static)) -> Outcome {
+    pub(super) fn judge(&self, what: &str, error: &(dyn std::error::Error + 'static)) -> Outcome {
         if self.watch.is_troubled() { Ok(()) } else { Err(format!("{what}: {}", causes(error))) }
     }
 
@@ -167,6 +163,7 @@ impl Worker {
         }
         let count = self.rng.random_range(1..=most);
         let mut some: Vec<PageId> = (0..count).map(|_| all[self.rng.random_range(0..all.len())]).collect();
+        // In one order, as every task latches: no two wait for each other.
         some.sort_unstable();
         some.dedup();
         some
@@ -221,6 +218,7 @@ impl Worker {
             }
             3..6 => {
                 let bytes = content.to_le_bytes().repeat(some.div_ceil(4));
+                // Both ways to change a range: `write` is told it, `replace` finds it by comparing.
                 if some.is_multiple_of(2) {
                     tx.write(at, from, &bytes[..some]);
                 } else {
@@ -256,6 +254,8 @@ impl Worker {
         if changes.is_empty() && freed.is_empty() {
             return Ok(());
         }
+        // Half of the commits take the engine's usual call, the others its parts, with and without the
+        // guards kept.
         let drawn = self.rng.random_range(0..12_u32);
         if drawn >= 6 {
             return self.commit_by_call(db, tx, &changes, freed).await;
@@ -338,7 +338,7 @@ impl Worker {
     }
 
     /// The number of polls after which a call is dropped, with this probability; otherwise none is.
-    fn polls(&mut self, probability: f64) -> u32 {
+    pub(super) fn polls(&mut self, probability: f64) -> u32 {
         let dropped = self.plan.has("drop-future") && self.rng.random_bool(probability);
         if dropped { self.rng.random_range(1..12) } else { u32::MAX }
     }
@@ -363,7 +363,7 @@ impl Worker {
     }
 
     /// Changes some pages by one record.
-    async fn change(&mut self) -> Outcome {
+    pub(super) async fn change(&mut self) -> Outcome {
         let Some(space) = self.enter() else { return Ok(()) };
         let db = Arc::clone(&self.db);
         let done = self.change_in(&db, space).await;
@@ -474,7 +474,7 @@ impl Worker {
         Ok(())
     }
 
-    async fn read(&mut self) -> Outcome {
+    pub(super) async fn read(&mut self) -> Outcome {
         let Some(space) = self.enter() else { return Ok(()) };
         let db = Arc::clone(&self.db);
         let mut done = Ok(());
@@ -601,6 +601,7 @@ impl Worker {
             Some(Err(error)) => return self.judge("drop_space", &error),
             None => {}
         }
+        // A drop whose caller is gone may go on. Only then does the list of spaces show how it ended.
         tokio::time::sleep(LEAVES).await;
         let there = db.spaces().list().iter().any(|info| info.id == space);
         // One whose record failed may be gone after a crash.
@@ -639,6 +640,7 @@ impl Worker {
     async fn steps(&mut self) -> Outcome {
         let db = Arc::clone(&self.db);
         let open = self.model().unapplied();
+        // Steps end more often than they begin: one that stays open keeps the log from being shortened.
         let lsn = match open.filter(|_| self.rng.random_bool(0.6)) {
             Some(commit) => {
                 let before = db.wal().end();
@@ -682,6 +684,7 @@ impl Worker {
         let Some(guard) = self.latched(db, *page).await? else { return Ok(()) };
         tx.add(guard);
         let capacity = db.wal().capacity_bytes() as usize;
+        // Well within the capacity, half of it, and beyond it, where the log may refuse.
         let wanted = [capacity / 5, capacity / 2, capacity * 5 / 4][self.rng.random_range(0..3)];
         let times = wanted / tx.payload(0).len();
         for _ in 0..times {
@@ -693,90 +696,8 @@ impl Worker {
         self.commit_by_call(db, tx, &changes, &[]).await
     }
 
-    /// Lets calls of the log's device, or file system, fail for a while. Then everything works again.
-    async fn log_fails(&mut self) -> Outcome {
-        if self.watch.is_troubled() {
-            return Ok(());
-        }
-        self.watch.trouble();
-        self.watch.log.fail(&mut self.rng);
-        for _ in 0..self.rng.random_range(1..8) {
-            self.change().await?;
-        }
-        self.watch.clear_faults();
-        Ok(())
-    }
-
-    /// A flush of the SSD fails; the SSD is readmitted.
-    async fn readmit(&mut self) -> Outcome {
-        if self.plan.slots == 0 {
-            return Ok(());
-        }
-        self.watch.trouble();
-        self.watch.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
-        let db = Arc::clone(&self.db);
-        for _ in 0..self.rng.random_range(1..4) {
-            self.change().await?;
-        }
-        let _ = db.sync().await;
-        self.watch.clear_faults();
-        let _ = db.ssd().readmit().await;
-        // What no record covers may be lost now, and the engine is told.
-        self.read().await
-    }
-
-    /// Another opener, with all of the store's own parts: it is refused, and changes nothing.
-    async fn second_opener(&mut self) -> Outcome {
-        match open(&self.watch, &self.plan, &Parts::default()).await {
-            Ok(_) => Err("a second opener gets the store, which is open, and its log".to_owned()),
-            // The second is what files say: `Wal::open` has words for it.
-            Err(error) if ["in use", "resource busy"].iter().any(|words| error.contains(words)) => Ok(()),
-            Err(_) if self.watch.is_troubled() => Ok(()),
-            Err(error) => Err(format!("a second opener gets an error other than \"in use\": {error}")),
-        }
-    }
-
-    async fn back_up(&mut self) -> Outcome {
-        let Some(shelf) = self.shelf.clone().filter(|_| !self.watch.is_troubled()) else { return Ok(()) };
-        let before = self.model().clone();
-        let db = Arc::clone(&self.db);
-        let full = self.rng.random_bool(0.3);
-        let polls = self.polls(0.1);
-        let done = up_to(polls, db.backup(&shelf.chain(), BackupOptions::new().full(full))).await;
-        match done {
-            Some(Ok(made)) => {
-                let mut model = self.model();
-                model.resolve(db.wal().end().0);
-                shelf.taken.lock().push(Taken { number: made.number, before, after: model.clone() });
-                Ok(())
-            }
-            // Another one is under way, or devices fail.
-            Some(Err(LoggedBackupError::Pages(BackupError::Busy { .. }))) => Ok(()),
-            Some(Err(error)) => self.judge("backup", &error),
-            None => Ok(()),
-        }
-    }
-
-    async fn archive(&mut self) -> Outcome {
-        if self.shelf.as_ref().is_none_or(|shelf| shelf.archive.is_none()) {
-            return Ok(());
-        }
-        let (db, end) = (Arc::clone(&self.db), self.db.wal().end());
-        match up_to(self.polls(0.1), db.wal().archive_now()).await {
-            Some(Ok(up_to)) => {
-                let known = db.wal().archived().map(|archived| archived.up_to);
-                // A log without a record has nothing to archive.
-                let is_known = end <= up_to && (known >= Some(up_to) || db.wal().is_new());
-                if is_known { Ok(()) } else { Err(format!("archived to {up_to} of {end}, known: {known:?}")) }
-            }
-            // Few of the device's segments are left, which changes need.
-            Some(Err(error)) if error.advice() == Advice::FreeSpace => Ok(()),
-            Some(Err(error)) => self.judge("archive", &error),
-            None => Ok(()),
-        }
-    }
-
     async fn pause(&mut self) -> Outcome {
+        // Shorter than most I/O, about as long, and long enough for the store to come to rest.
         let us = [100, 5_000, 400_000][self.rng.random_range(0..3)];
         tokio::time::sleep(Duration::from_micros(self.rng.random_range(1..us))).await;
         Ok(())

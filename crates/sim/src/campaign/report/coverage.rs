@@ -85,7 +85,7 @@ states! {
     SaveFailed => "a save of the manifest failed",
     SaveReplaced => "a save of the manifest failed, and took effect",
     SuperblockFailed => "a superblock write failed",
-    OpeningFailed => "an open failed and was retried",
+    OpenFailed => "an open failed and was retried",
     CloseFailed => "a close failed",
     Intruded => "a second opener while the store was open",
     TwoOpeners => "two openers at once",

@@ -106,6 +106,7 @@ impl Worker {
     async fn only_copies(&mut self) -> Result<Vec<PageId>, String> {
         self.mode(SsdMode::WriteBack).await?;
         let pages = self.shuffled();
+        // More pages than a directed plan has frames, so that they leave memory.
         self.write_pages(pages.iter().take(24)).await?;
         self.sync().await?;
         Ok(pages)
@@ -124,6 +125,7 @@ impl Worker {
             self.read_page(page).await?;
         }
         if self.rng.random_bool(0.5) {
+            // Half of the time the copies are complete before the pages change.
             tokio::time::sleep(Duration::from_micros(10 * self.plan.ssd_us)).await;
         }
         let mode =

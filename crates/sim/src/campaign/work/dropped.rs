@@ -95,6 +95,7 @@ impl Worker {
                 }
                 {
                     let mut model = self.model.lock();
+                    // The call may make a free page exist, and be dropped before it says so.
                     model.loosen(page.space.0, Some(page.no));
                     model.doing.by_number += 1;
                 }
@@ -120,6 +121,7 @@ impl Worker {
         }
         {
             let mut model = self.model.lock();
+            // Any free number of the space may be taken by the time that the call is dropped.
             model.loosen(space, None);
             model.doing.allocate += 1;
         }

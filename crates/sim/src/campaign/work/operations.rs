@@ -325,6 +325,8 @@ impl Mix {
         }
         let mut share = |operation: &Operation| {
             let drawn = (whole || operation.usual) && plan.has(operation.kind);
+            // A life lacks some operations and has others often: each then runs undisturbed by those that
+            // it lacks.
             let factor = if whole { [0, 1, 1, 1, 1, 1, 2, 6][rng.random_range(0..8)] } else { 1 };
             // The first operation stands in for a group of which nothing is left.
             if drawn { 10 * operation.share * factor } else { 0 }

@@ -7,9 +7,9 @@ use crate::campaign::contract::model::{Doing, Model};
 use crate::campaign::draw::plan::Plan;
 use crate::campaign::polls::up_to;
 use crate::campaign::report::coverage::State;
+use crate::campaign::world::crash::bounded_power;
 use crate::campaign::world::desk::{Backups, Desk, Folder, Taken};
 use crate::campaign::world::examine::look;
-use crate::campaign::world::moment::bounded_power;
 use crate::campaign::world::probe::Probe;
 use pagetier::{
     Costs, Error, PageId, PageStore, SpaceId, SsdLoss, backup::BackupOptions, scrub::ScrubOptions,

@@ -94,6 +94,7 @@ impl Model {
         let calls = &mut self.ssd_calls;
         calls.running -= 1;
         if dropped {
+            // It may run on until a later call of a kind that takes turns has ended.
             calls.background = Some(calls.last);
         } else if act.waits() && calls.background.is_some_and(|last| last < call) {
             calls.background = None;
@@ -105,7 +106,7 @@ impl Model {
 
     /// Records that no call adds to the loss any more; `lost`: one is reported.
     pub(crate) fn settle_loss(&mut self, lost: bool) {
-        let lost = lost || self.ssd_calls.in_doubt;
+        let lost = lost || self.ssd_calls.unverified;
         self.lost_to = if lost { self.lost_to.min(self.last_version) } else { 0 };
         self.loss_spares_synced |= !lost;
     }
@@ -149,7 +150,7 @@ impl Worker {
         }
         match &done {
             Some(Ok(outcomes)) => self.model.lock().ssd_call_reports(outcomes),
-            Some(Err(_)) => self.model.lock().ssd_calls.in_doubt = true,
+            Some(Err(_)) => self.model.lock().ssd_calls.unverified = true,
             None => {}
         }
         let lost = store.ssd().loss().is_some();
@@ -163,7 +164,7 @@ impl Worker {
         {
             let mut model = self.model.lock();
             let calls = &mut model.ssd_calls;
-            if calls.are_running() || calls.acknowledging || calls.in_doubt {
+            if calls.are_running() || calls.acknowledging || calls.unverified {
                 return Ok(());
             }
             calls.acknowledging = true;

@@ -143,6 +143,8 @@ impl Worker {
     pub(super) fn have(&self, page: PageId, exclusive: bool) -> Option<Use> {
         let mut model = self.model.lock();
         let p = model.page(page)?;
+        // A discard beside a write has no order that the model could know: it could not say what the page
+        // reads as.
         if p.reserved || (exclusive && p.users > 0) {
             return None;
         }
@@ -247,6 +249,7 @@ impl Worker {
         };
         self.expect(page, &guard)?;
         let version = self.model.lock().write(&mut guard);
+        // A latched page in the way of eviction and write-back.
         if hold {
             tokio::time::sleep(Duration::from_micros(self.rng.random_range(1..=self.plan.hdd_us))).await;
         }
@@ -329,6 +332,7 @@ impl Worker {
 
     pub(crate) async fn drop_space(&mut self) -> Outcome {
         let live = self.model.lock().live();
+        // One space stays, because the tasks need pages to work on.
         if live.len() < 2 || self.rng.random_bool(0.3) {
             return self.create_space().await;
         }
@@ -444,6 +448,7 @@ impl Worker {
         begin(&mut self.model.lock());
         let done = self.store.discard(page).await;
         let mut model = self.model.lock();
+        // At its end, too: a `sync` that began meanwhile must not vouch for the page.
         model.discarded(page);
         model.doing.discard -= 1;
         drop(model);
@@ -461,6 +466,8 @@ impl Worker {
             match next {
                 Ok(guard) => {
                     let page = guard.id();
+                    // The contents of a page in exclusive use are undecided until the call that has it
+                    // returns.
                     let reserved = self.model.lock().page(page).is_none_or(|p| p.reserved);
                     if !reserved {
                         self.expect(page, &guard)?;

@@ -1,6 +1,6 @@
 //! Opens stores on simulated devices, and checks every page after a crash.
 
-use super::moment::{Crash, Moment, Outcome};
+use super::crash::{Crash, Moment, Outcome};
 use super::probe::{Phase, Probe, Rate};
 use crate::campaign::contract::content::version_in;
 use crate::campaign::contract::model::{Model, SpaceState};
@@ -161,7 +161,7 @@ pub(crate) fn check_spaces(store: &PageStore, model: &mut Model) -> Result<(), S
     for (id, name, state) in spaces {
         let found = there.iter().any(|s| s.id.0 == id && s.name == name);
         match (state, found) {
-            (SpaceState::Live, false) if model.settle_doubt(id) => {}
+            (SpaceState::Live, false) if model.resolve_drop(id) => {}
             (SpaceState::Live, false) => return Err(format!("space {name} is gone")),
             (SpaceState::Dropped, true) => return Err(format!("space {name} was dropped, but is there")),
             // The space is unchanged.
@@ -190,6 +190,8 @@ pub(crate) fn examine(crash: Crash<'_>, lenient: Lenient, rate: Rate) -> Result<
     };
     in_virtual_time(async {
         let model = moment.model.clone();
+        // Most crashes take no moments, so they need no observed devices, and no latencies, which cost
+        // time.
         if matches!(rate, Rate::Never) {
             let manifest = Arc::new(moment.manifest.fork());
             let store = plan.open(disks.shared(), &manifest).await?;

@@ -3,12 +3,12 @@
 //!
 //! Begin with `probe` (taking moments), then `examine` (the check).
 
+mod builder;
+pub(crate) mod crash;
 pub(crate) mod desk;
 pub(crate) mod disks;
 pub(crate) mod examine;
 mod gate;
-pub(crate) mod moment;
-mod opening;
 pub(crate) mod peek;
 pub(crate) mod planned;
 pub(crate) mod probe;

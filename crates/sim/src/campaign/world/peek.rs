@@ -1,6 +1,6 @@
 //! Inspects the devices behind the store's back, for coverage: which versions of a page are where.
 
-use super::opening::AREAS;
+use super::builder::AREAS;
 use crate::campaign::contract::model::Model;
 use crate::campaign::report::coverage::{State, States};
 use pagetier::{MemoryManifest, PageId, PageSize};
@@ -77,6 +77,8 @@ pub(super) fn behind_log(
     let page_bytes = page_size.bytes() as u64;
     let mut image = vec![0; page_size.bytes()];
     for at in (0..device.size() / page_bytes).map(|no| no * page_bytes) {
+        // Read whole images, and verify them, only of pages whose header is suspicious: this runs at every
+        // moment.
         device.read(at, &mut image[..HEADER_BYTES]);
         let Header { page, lsn, .. } = Header::peek(&image);
         if lsn.0 <= durable {
@@ -115,6 +117,8 @@ pub(crate) fn states(hdd: &SimMoment, ssd: &SimMoment, layout: &Layout, model: &
         let home = peek(hdd, at);
         at += page_bytes;
         let Some((page, stamp, version)) = home else { continue };
+        // Map and zone vouch for a copy on the SSD that is older than the home, and the ring has no image
+        // that says so: only the journal does.
         let void = voided.get(&page).is_some_and(|s| *s < stamp)
             && ring.get(&page).is_none_or(|s| *s < voided[&page]);
         states.add_if(void && newest.get(&page).is_none_or(|(s, _)| *s < stamp), State::JournalNeeded);

@@ -1,7 +1,7 @@
 //! Faults to inject: of a device, or of the saves of the manifest.
 
-use super::moment::SUPERBLOCKS;
-use super::opening::AREAS;
+use super::builder::AREAS;
+use super::crash::SUPERBLOCKS;
 use super::probe::Probe;
 use super::saves::Saves;
 use crate::campaign::draw::plan::Plan;
@@ -116,6 +116,8 @@ impl Planned {
             5 => ("short transfer", FaultEffect::Short),
             _ => ("slow operation", FaultEffect::Slow(Duration::from_millis(rng.random_range(1..2000)))),
         };
+        // A copy of the generator: this fault and the next came later, and a draw would change what every
+        // old seed does.
         if rng.clone().random_bool(0.1) {
             // Another owner takes the volume over, at any operation: from then on nothing lands, whatever the
             // operation. What the new owner finds is what a crash here leaves, without the SSD.

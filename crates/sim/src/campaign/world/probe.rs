@@ -4,9 +4,9 @@
 //! A moment holds everything that determines a crash at that point: the devices with their volatile writes,
 //! the manifest, and the versions that the contract allows. Nothing here changes the store's behaviour.
 
+use super::crash::{Moment, Outcome};
 use super::disks::Disks;
 use super::gate::Log;
-use super::moment::{Moment, Outcome};
 use super::peek;
 use super::saves::Saves;
 use crate::campaign::contract::model::Model;
@@ -250,6 +250,7 @@ impl Probe {
         self.ssd.clear_faults();
         self.ring.clear_faults();
         self.manifest.fail_saves(0, 0, false);
+        // Count the saves that have failed before their plan is forgotten.
         self.note_saves(&mut self.inside.lock());
         self.inside.lock().failing_saves = None;
         if let Some(log) = &self.log {
@@ -286,6 +287,7 @@ impl Probe {
     }
 
     pub(crate) fn watch(&self, store: &Arc<PageStore>) {
+        // A strong reference would keep the store open after its last user has dropped it.
         self.inside.lock().store = Arc::downgrade(store);
     }
 
@@ -338,6 +340,8 @@ impl Probe {
         if let Some(log) = &self.log {
             model.log_durable = log.durable();
             for (name, device) in [("hdd", &hdd), ("ssd", &ssd), ("ring", &ring)] {
+                // Every moment is a test of the gate: no device may hold a page whose record is not
+                // durable.
                 if let Err(what) = peek::behind_log(device, self.page_size(), &self.manifest, log.durable()) {
                     let _ = inside.violation.get_or_insert(format!("{name}: {what}"));
                 }
@@ -377,6 +381,8 @@ impl Probe {
         if which == Which::Ring {
             return Part { state: None, weight: 1.0 };
         }
+        // Weights make up for numbers: a checkpoint is a few writes among hundreds, a repair one of a
+        // recovery. The reads of a recovery are most of its operations, and no crash tells them apart.
         let (state, weight) = match (which == Which::Ssd, write, class) {
             (false, true, IoClass::WriteBack | IoClass::UrgentWriteBack) => (State::WriteBackHome, 3.0),
             (false, true, IoClass::Recovery) => (State::RecoveryRepair, 20.0),
@@ -470,6 +476,7 @@ impl InFlight {
     /// Completes the operation.
     pub(crate) fn end(self) {
         let (probe, part, changes) = (Arc::clone(&self.probe), self.part, self.changes);
+        // It is no longer in flight at the boundary that its end makes.
         drop(self);
         probe.inside.lock().changed |= changes;
         probe.boundary(part);

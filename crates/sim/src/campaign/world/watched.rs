@@ -1,9 +1,9 @@
 //! The devices that a store under observation gets: they report each operation to the [`Probe`], and check
 //! the rules of opens.
 
+use super::builder::AREAS;
+use super::crash::SUPERBLOCKS;
 use super::disks::SharedDisks;
-use super::moment::SUPERBLOCKS;
-use super::opening::AREAS;
 use super::peek;
 use super::probe::{Lease, Part, Probe, Which};
 use crate::campaign::report::coverage::State;
@@ -123,6 +123,7 @@ impl Device for Watched {
     fn flush(&self, class: IoClass) -> DoneFuture {
         self.check("flush", 0, &IoBufs::new());
         let state = Some(if self.which == Which::Hdd { State::HddFlush } else { State::SsdFlush });
+        // Flushes decide what a crash leaves, and are few.
         let part = Part { state, weight: 3.0 };
         let flying = self.probe.begin(part, true);
         let fut = self.inner().flush(class);

@@ -157,7 +157,7 @@ impl<N: FlushNumber> GroupFlush<N> {
 
     /// Sends the next flush to the device even if it has nothing to make durable: its success shows that the
     /// device still answers.
-    pub(crate) fn doubt(&self) {
+    pub(crate) fn forget_covered(&self) {
         self.0.numbers.lock().covered = None;
     }
 
@@ -421,7 +421,7 @@ mod tests {
         fenced.cut(1 << 20).expect("cut");
         assert_eq!(reaching(&flush, &device).await, 1);
         assert_eq!(reaching(&flush, &device).await, 0);
-        flush.doubt();
+        flush.forget_covered();
         assert_eq!(reaching(&flush, &device).await, 1);
         let later = HddFlush(flush.next().0 + 3);
         assert_eq!(flush.flush_if_needed(later).await.expect("covered"), later);
@@ -470,7 +470,7 @@ mod tests {
         let (device, fenced) = counted();
         let (_, flush) = flushes_of(Arc::clone(&fenced));
         reaching(&flush, &device).await;
-        flush.doubt();
+        flush.forget_covered();
         device.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
         flush.flush_if_needed(flush.next()).await.expect_err("it fails");
         flush.flush_if_needed(flush.next()).await.expect_err("the failure is final");

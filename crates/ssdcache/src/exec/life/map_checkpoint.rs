@@ -42,7 +42,7 @@ impl Body {
 
     /// The number of entries with which the chunk is full. Its end may cut the last of them in two, since the
     /// zone in front of the entries need not be a multiple of their size.
-    fn room(&self) -> u32 {
+    fn entries_left(&self) -> u32 {
         (self.chunk_max - self.bytes.len()).div_ceil(MAP_ENTRY_BYTES as usize) as u32
     }
 
@@ -152,12 +152,12 @@ impl Core {
         }
         let (mut from, slots) = (0, planned.header.slots);
         while from < slots {
-            let room = body.room();
+            let left = body.entries_left();
             // Not past `slots` at any moment: the largest SSD has `u32::MAX - 1`.
-            let to = from + room.min(self.map_piece).min(slots - from);
+            let to = from + left.min(self.map_piece).min(slots - from);
             let piece = self.state.lock().slots.capture(from..to);
             body.push(piece.bytes());
-            write_next(&cache, &mut body, to == slots || to - from < room).await?;
+            write_next(&cache, &mut body, to == slots || to - from < left).await?;
             from = to;
         }
         planned.header.body_crc = body.crc;
@@ -220,10 +220,10 @@ mod tests {
         put(&mut body, &(0..zone).map(byte).collect::<Vec<_>>(), false);
         let mut from = 0;
         while from < slots {
-            let room = body.room();
-            let to = from + room.min(most).min(slots - from);
+            let left = body.entries_left();
+            let to = from + left.min(most).min(slots - from);
             let bytes: Vec<u8> = (from as usize * 16..to as usize * 16).map(byte).collect();
-            put(&mut body, &bytes, to == slots || to - from < room);
+            put(&mut body, &bytes, to == slots || to - from < left);
             from = to;
         }
         assert_eq!(body.crc, StoreSeed::NONE.checksum(&all));

@@ -100,9 +100,9 @@ impl Drop for Closing<'_> {
 }
 
 /// The record of an exchange has begun and may have taken effect. Dropped: writes are refused.
-struct InDoubt<'a>(&'a Core);
+struct Unfinished<'a>(&'a Core);
 
-impl Drop for InDoubt<'_> {
+impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
         self.0.refuse("the exchange of the SSD could not be recorded in the manifest", RefusedBy::Hdd);
     }
@@ -147,9 +147,9 @@ impl SsdTier {
         let vacant = quiet.vacant().await;
         // Once the record has begun, a restart may find either device. No `.await` between its success and
         // the exchange: a call that is dropped in between would go on with the device that is not recorded.
-        let in_doubt = InDoubt(&self.core);
+        let unfinished = Unfinished(&self.core);
         commit(self.ask(Slots::only_copies)).await.map_err(ExchangeError::Commit)?;
-        std::mem::forget(in_doubt);
+        std::mem::forget(unfinished);
         let exchanged = quiet.replace(new);
         drop(vacant);
         if self.core.has_slots()
@@ -255,7 +255,7 @@ impl Quiet<'_> {
                 .ring_takes_all(ring_on_hdd)
                 .ring_rests(core.whole.load(Ordering::Acquire));
         state.lsn_floor = Lsn(0);
-        state.map_doubtful = false;
+        state.map_unverified = false;
         // Still under the state's lock, so that no plan made for a slot of the old device is carried out on
         // the new one (I29).
         *core.cache_device.write() = core.new_cache_device(device, layout, ring_on_hdd);

@@ -232,7 +232,7 @@ impl Core {
             // It proves nothing about what was written before, but that the SSD flushes again.
             old.device.flush(IoClass::Meta).await?;
         } else {
-            old.flush.doubt();
+            old.flush.forget_covered();
             self.flush_ssd().await?;
         }
         // Copies of home writes are the only ones until the HDD is flushed: a damaged one would pass for a

@@ -35,7 +35,7 @@ impl Core {
     /// Judges the next slots that are due, and copies the pages that get a second chance. The caller holds
     /// the write-back's duty, so none of these pages is being written home.
     pub(crate) async fn give_second_chances(&self) {
-        while let Some(moves) = self.take_back() {
+        while let Some(moves) = self.reclaim() {
             // Writers may wait for the judgement.
             self.changed.notify_waiters();
             if !moves.is_empty() {
@@ -44,11 +44,11 @@ impl Core {
         }
     }
 
-    fn take_back(&self) -> Option<Vec<Move>> {
+    fn reclaim(&self) -> Option<Vec<Move>> {
         let now = self.now();
         let mut state = self.state.lock();
         let usable = state.ssd_error.is_none() && self.refusing.cause().is_none();
-        if usable { state.take_back(now, &mut || self.stamps.fresh()) } else { None }
+        if usable { state.reclaim(now, &mut || self.stamps.fresh()) } else { None }
     }
 
     async fn move_all(&self, moves: Vec<Move>) {

@@ -18,7 +18,7 @@ fn versions(no: u32, stamp: u64, count: u32) -> Vec<(PageId, Stamp)> {
 }
 
 fn begin(home: &mut HomeBatches, backing: Backing, versions: Vec<(PageId, Stamp)>) -> Places {
-    home.has_room(backing, versions.len()).expect("room");
+    home.fits(backing, versions.len()).expect("room");
     let stamp_min = versions[0].1;
     let places = home.begin(backing, versions, stamp_min, None);
     home.end_recording(places.id);
@@ -29,7 +29,7 @@ fn begin(home: &mut HomeBatches, backing: Backing, versions: Vec<(PageId, Stamp)
 #[test]
 fn a_ring_image_is_held_until_the_flush_after_its_home_write_and_those_before_it() {
     let mut home = HomeBatches::new(4, 0, 0, Default::default());
-    let full = |home: &HomeBatches| home.has_room(Backing::Ring, 2) == Err(NoPlace::Ring);
+    let full = |home: &HomeBatches| home.fits(Backing::Ring, 2) == Err(NoPlace::Ring);
     let first = begin(&mut home, Backing::Ring, versions(1, 10, 2));
     let second = begin(&mut home, Backing::Ring, versions(3, 20, 1));
     assert_eq!((&first.ring[..], &second.ring[..]), (&[0, 1][..], &[2][..]));
@@ -151,7 +151,7 @@ fn a_checkpoint_frees_no_record_of_pages_on_their_way_home() {
     assert_eq!((home.journal_needed_from(), home.journal_is_high()), (JournalSeq(17), true));
     let from_pool = begin(&mut home, Backing::Ring, versions(1, 10, 1));
     assert_eq!((from_pool.journal, home.journal_used()), (JournalSeq(17)..JournalSeq(18), 8));
-    assert_eq!(home.has_room(Backing::Ring, 1), Err(NoPlace::Journal));
+    assert_eq!(home.fits(Backing::Ring, 1), Err(NoPlace::Journal));
     home.free_journal(home.journal_needed_from());
     assert!(!home.journal_is_high(), "a checkpoint would free nothing");
     let write_back = begin(&mut home, Backing::WriteBack, versions(2, 11, 1));
@@ -266,7 +266,7 @@ fn a_ring_at_rest_lists_each_batch_in_one_place_and_no_more_pages_than_a_note_ha
         home.end_home_writes(next.id, true, Vec::new(), HddFlush(2));
     }
     assert!(home.ring_flush_is_due());
-    assert_eq!(home.has_room(Backing::Ring, 1), Err(NoPlace::Ring));
+    assert_eq!(home.fits(Backing::Ring, 1), Err(NoPlace::Ring));
     home.flushed(HddFlush(1));
-    assert_eq!((home.has_room(Backing::Ring, 1), home.ring_floor(FRESH)), (Ok(()), at(1000)));
+    assert_eq!((home.fits(Backing::Ring, 1), home.ring_floor(FRESH)), (Ok(()), at(1000)));
 }

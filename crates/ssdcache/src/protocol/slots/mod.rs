@@ -500,7 +500,7 @@ impl Slots {
     }
 
     /// Whether another page may get a copy without using the reserve.
-    pub(crate) fn has_room(&self) -> bool {
+    pub(crate) fn has_capacity(&self) -> bool {
         self.empty() > self.keep_empty as usize
     }
 

@@ -43,7 +43,7 @@ impl Slots {
         let count = |f: &dyn Fn(&Slot) -> bool| self.slots.iter().filter(|s| f(s)).count();
         moment.capturing = self.capturing;
         moment.starved = self.starved;
-        moment.full = !self.has_room();
+        moment.full = !self.has_capacity();
         (moment.writable, moment.waiting) = self.count_free();
         moment.writing = count(&Slot::is_writing);
         moment.abandoned = count(&|s| matches!(s.phase, Phase::Writing { abandoned: true, .. }));

@@ -12,7 +12,7 @@ impl Slots {
     /// Judges the next group, if few judged slots are left. Pages that get a second chance are assigned slots
     /// at the front, while there are any, to be copied there. At least one slot is gained. `busy` pages must
     /// not move. `None`: no group was due.
-    pub fn take_back(
+    pub fn reclaim(
         &mut self,
         now: Millis,
         busy: &dyn Fn(PageId) -> bool,
@@ -139,7 +139,7 @@ mod tests {
     }
 
     fn move_all(slots: &mut Slots) -> Vec<Move> {
-        let more = || slots.take_back(Millis(0), &|_| false, &mut || Stamp::from_bits(100));
+        let more = || slots.reclaim(Millis(0), &|_| false, &mut || Stamp::from_bits(100));
         std::iter::from_fn(more).flatten().collect()
     }
 

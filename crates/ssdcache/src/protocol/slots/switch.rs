@@ -131,7 +131,7 @@ mod tests {
             assert_eq!(write(&mut slots, 0, 20), !circle, "{policy}");
             checkpoint(&mut slots);
             // With second chances, the front waits until the slots before it have been judged.
-            let moves = slots.take_back(NOW, &|_| true, &mut || Stamp::from_bits(21));
+            let moves = slots.reclaim(NOW, &|_| true, &mut || Stamp::from_bits(21));
             assert!(moves.is_none_or(|moves| moves.is_empty()), "{policy}");
             assert!(write(&mut slots, 0, 22), "{policy}");
             slots.validate().unwrap_or_else(|error| panic!("{policy}: {error}"));

@@ -14,7 +14,7 @@ pub(crate) enum Existence {
     Leaving,
     /// It exists, but a call that frees it has failed: a crash may show that it succeeded, until a `sync`
     /// that began with fewer doubts than this number returns.
-    InDoubt(u32),
+    Unverified(u32),
     Free,
     /// It was free, and a dropped call may have reused its number without writing it.
     Loose,
@@ -43,7 +43,7 @@ impl PageModel {
 
     /// Whether it exists for certain, so that no other page can have its number.
     pub(in crate::campaign) fn is_in_use(&self) -> bool {
-        let exists = matches!(self.existence, Existence::There | Existence::InDoubt(_));
+        let exists = matches!(self.existence, Existence::There | Existence::Unverified(_));
         exists && self.published > 0 && !self.uncertain && !self.gone
     }
 
@@ -63,7 +63,7 @@ impl PageModel {
         let freed = match self.existence {
             Existence::Free => true,
             // With floor 0 it may have been lost instead, and exist.
-            Existence::Leaving | Existence::InDoubt(_) => found.is_none() && self.floor > 0,
+            Existence::Leaving | Existence::Unverified(_) => found.is_none() && self.floor > 0,
             Existence::Loose => found.is_none(),
             // Its reuse was not recorded.
             Existence::There => found.is_none() && !self.earlier.is_empty() && !self.bared,
@@ -84,8 +84,8 @@ impl PageModel {
     }
 
     /// Notes that a `sync` has returned that began at this number of doubts.
-    pub(super) fn settle(&mut self, doubts: u32) {
-        if matches!(self.existence, Existence::InDoubt(doubt) if doubt <= doubts) {
+    pub(super) fn settle(&mut self, calls: u32) {
+        if matches!(self.existence, Existence::Unverified(call) if call <= calls) {
             self.existence = Existence::There;
         }
     }
@@ -210,10 +210,10 @@ impl Model {
 
     /// Records that a call that should have freed the page has failed, and that it exists.
     pub(in crate::campaign) fn not_freed(&mut self, page: PageId) {
-        self.doubts += 1;
-        let doubts = self.doubts;
+        self.unverified_calls += 1;
+        let call = self.unverified_calls;
         if let Some(p) = self.page(page).filter(|p| p.existence == Existence::Leaving) {
-            p.existence = Existence::InDoubt(doubts);
+            p.existence = Existence::Unverified(call);
         }
     }
 

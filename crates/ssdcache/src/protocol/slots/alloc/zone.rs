@@ -100,14 +100,14 @@ impl Slots {
 
     /// Asks the policy whether `page` gets a place on the SSD.
     pub(super) fn admit(&mut self, page: PageId, cause: Cause, now: Millis) -> Result<Grant, NoSlot> {
-        let (has_room, writable) = (self.has_room(), self.count_free().0);
-        if has_room && writable == 0 {
+        let (has_capacity, writable) = (self.has_capacity(), self.count_free().0);
+        if has_capacity && writable == 0 {
             self.starved = true;
             return Err(NoSlot::Soon);
         }
         // The last free slots are for rewrites. If new pages took them, a page on the SSD could change only
         // by a home write.
-        let room = if has_room { writable } else { 0 };
+        let free = if has_capacity { writable } else { 0 };
         let (slots, capturing) = (&self.slots, self.capturing);
         // A policy may name any slot, even one that does not exist.
         let usable = |slot: SlotId| {
@@ -120,8 +120,8 @@ impl Slots {
             refused_dirty |= version.is_some_and(|version| version.is_dirty());
             usable(slot)
         };
-        match self.policy.consider(page, cause, room, &mut asked, now) {
-            Verdict::AdmitFree if room > 0 => {
+        match self.policy.consider(page, cause, free, &mut asked, now) {
+            Verdict::AdmitFree if free > 0 => {
                 self.counts.admitted_free += 1;
                 self.take_writable().map(|slot| (slot, None)).ok_or(NoSlot::Never)
             }
@@ -135,7 +135,7 @@ impl Slots {
                 // The page goes to the disk only because its victim is dirty: write the next victims back
                 // sooner.
                 let held_up = refused_dirty && cause == Cause::Cleaned && !self.through;
-                let spent = room == 0 && !has_candidates && self.victims(1, now).is_empty();
+                let spent = free == 0 && !has_candidates && self.victims(1, now).is_empty();
                 if let Some(free) = self.free_in_zone() {
                     free.held_up |= held_up;
                     free.spent |= spent;
@@ -163,7 +163,7 @@ impl Slots {
     }
 
     pub(super) fn victims_are_dirty(&mut self, now: Millis) -> bool {
-        if self.has_room() {
+        if self.has_capacity() {
             return false;
         }
         let next = self.victims(self.params.clean_ahead as usize, now);
@@ -192,7 +192,7 @@ impl Slots {
     }
 
     fn zone_is_used_up(&mut self, now: Millis) -> bool {
-        if self.has_room() {
+        if self.has_capacity() {
             return false;
         }
         let few = self.params.clean_ahead as usize / 2 + 1;
@@ -215,11 +215,11 @@ impl Slots {
         let kept = self.slots.free_writable(self.capturing).take(enough);
         named.extend(kept);
         self.slots.begin_next_zone(&named);
-        let room = (self.params.zone as usize).saturating_sub(named.len());
+        let wanted = (self.params.zone as usize).saturating_sub(named.len());
         let is_new = |slot: &SlotId| !self.slots.next_zone().has(*slot);
-        let free: Vec<SlotId> = self.slots.free_in_runs().filter(is_new).take(room).collect();
+        let free: Vec<SlotId> = self.slots.free_in_runs().filter(is_new).take(wanted).collect();
         free.iter().for_each(|slot| self.slots.put_in_next_zone(*slot));
-        let mut left = room - free.len();
+        let mut left = wanted - free.len();
         let mut candidates = Vec::new();
         let slots = &self.slots;
         let mut eligible = |slot: SlotId| slots.is_live(slot);
@@ -355,11 +355,11 @@ mod tests {
         let next = rewrites.next().expect("a page");
         assert_eq!(rewritten(&mut slots, next), Plan::Wait, "no more than six slots without a page");
         assert_eq!(slots.map_work(false, NOW), Some(MapWork::Checkpoint));
-        assert!(!slots.has_room(), "more bursts may follow");
+        assert!(!slots.has_capacity(), "more bursts may follow");
         for _ in 0..16 {
             slots.begin_checkpoint(NOW);
             slots.end_checkpoint(true);
         }
-        assert!(slots.has_room(), "new pages need to displace nothing until the reserve is reached");
+        assert!(slots.has_capacity(), "new pages need to displace nothing until the reserve is reached");
     }
 }

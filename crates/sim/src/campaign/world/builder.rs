@@ -1,5 +1,6 @@
 //! A plan's store: its sizes, its options, and the open on its devices.
 
+use super::crash::bounded_power;
 use super::disks::{Disks, SharedDisks};
 use crate::campaign::draw::plan::Plan;
 use pagetier::{
@@ -176,6 +177,16 @@ impl Plan {
             (_, 0) => hdd,
             (_, kib) => hdd.with_atomic_writes((kib as usize) << 10).with_fickle_units(),
         }
+    }
+
+    /// Blank devices on a power supply of their own.
+    pub(crate) fn blank_disks(&self, seed: u64) -> Disks {
+        let power = bounded_power();
+        let device = |name, at, model| SimDevice::new(name, 0, seed + at, &power).with_flush_failure(model);
+        let hdd = self.hdd(device("hdd", 0, self.flush_failures[0]));
+        let [ssd, ring] =
+            [("ssd", 1), ("ring", 2)].map(|(name, at)| device(name, at, self.flush_failures[1]));
+        Disks { hdd, ssd, ring, power }
     }
 
     /// The bytes of the HDD that have homes.

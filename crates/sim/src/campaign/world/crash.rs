@@ -93,6 +93,7 @@ impl Moment {
     pub(crate) fn crashed(&self, outcome: Outcome) -> Disks {
         let power = bounded_power();
         let (hdd, ssd, ring) = match outcome {
+            // Other seeds for the other devices: each loses its volatile writes independently.
             Outcome::Cut(seed) => (
                 self.hdd.after_power_cut(seed, &power),
                 self.ssd.after_power_cut(seed ^ 0x55, &power),

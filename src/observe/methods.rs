@@ -1,4 +1,4 @@
-//! The calls of the store by which an operator sees what it does.
+//! The store's methods by which an operator sees what it does.
 
 use super::export::{self, StatsExport, StatsExportError};
 #[cfg(feature = "metrics")]

@@ -6,7 +6,7 @@
 //!    the space of a whole one: kilobytes of records take the disk.
 //! 2. A crash between the creation of a segment and the cut of the one before. Both are there; the one before
 //!    keeps its space until it goes, since only the last one is cut by an open.
-//! 3. The cut comes first, and the disk has no room for the new segment. The log goes on in one whose space
+//! 3. The cut comes first, and the new segment does not fit on the disk. The log goes on in one whose space
 //!    others have taken, and which cannot become the next reserve. So the cut comes last.
 //! 4. The segment before has a torn tail, of an append that failed. The cut is where its last durable record
 //!    ends, which is where the next segment begins.
