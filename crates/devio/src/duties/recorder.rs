@@ -116,8 +116,8 @@ impl Recorder {
         self.counts.lock().end(now_ns);
     }
 
-    /// The same for a successful operation, which is counted. `latency_ns` is `None` for one that ended inside
-    /// its call, and has taken no time.
+    /// The same for a successful operation, which is counted. `latency_ns` is `None` if it ended inside its
+    /// call, and has taken no time.
     pub(crate) fn end_done(&self, now_ns: u64, counter: Counter, bytes: u64, latency_ns: Option<u64>) {
         let mut counts = self.counts.lock();
         let busy_ns = counts.end(now_ns);
