@@ -289,7 +289,7 @@ run_kv() {
     # The first workload warms up; what it measured does not count.
     wait_for "$KV" --engines "$engine" --dir "$FOLDER/mnt/ycsb" --memory-mib "$MEMORY_MIB" --json \
         --data-times "$DATA_TIMES" --seconds "$SECONDS_MEASURED" --after-load "$AFTER_LOAD" "${own[@]}" \
-        --workloads C,A,B,C,F
+        --workloads C,A,B,C,D,E,F
 }
 
 # The operations a second of the last run of workload $1.
@@ -336,8 +336,9 @@ if [ -n "$KV" ]; then
     say "- memory $MEMORY_MIB MiB, data $DATA_TIMES times as large, slice of $SSD_MIB MiB, of it" \
         "$LOG_MIB for Pagetier's log, $SECONDS_MEASURED s each, C before as warm-up"
     say
-    say "| operations a second | A: half updates | B: 5% updates | C: reads | F: read, change, write |"
-    say "| --- | --- | --- | --- | --- |"
+    say "| operations a second | A: half updates | B: 5% updates | C: reads | D: reads of the latest |" \
+        "E: short scans | F: read, change, write |"
+    say "| --- | --- | --- | --- | --- | --- | --- |"
 else
     say "- $WAREHOUSES warehouses, slice of $SSD_MIB MiB, pool of $POOL_KIB KiB, $WARMUP s of warm-up," \
         "$SECONDS_MEASURED s of measurement"
@@ -359,9 +360,11 @@ for way in "${ways[@]}"; do
         say "| $way | not run: $missing | | | | |"
     elif [ -n "$KV" ]; then
         if run_kv "$way"; then
-            say "| $way | $(per_second A) | $(per_second B) | $(per_second C) | $(per_second F) |"
+            row="| $way |"
+            for workload in A B C D E F; do row+=" $(per_second "$workload") |"; done
+            say "$row"
         else
-            say "| $way | failed: $(tail -n 1 "$FOLDER/err") | | | |"
+            say "| $way | failed: $(tail -n 1 "$FOLDER/err") | | | | | |"
         fi
     # --force: the checks above stand for the store's own, and an earlier way's pages are on the devices.
     elif run --force --warmup 0 --seconds 1 && run --warmup "$WARMUP" --seconds "$SECONDS_MEASURED"; then

@@ -9,12 +9,15 @@
 //! | --- | --- |
 //! | instructions | of the process in user mode, background tasks included, as callgrind counts them |
 //! | beyond the floor | without those of the row's floor |
+//! | locked | those that lock memory, such as an atomic addition, but not the bench's own |
 //! | allocations | calls of the allocator that return memory |
 //! | clock reads | calls of `clock_gettime` |
 //! | device operations | reads, writes and flushes of HDD and SSD (`PageStore::stats`) |
 //!
 //! The floor of a hit is a loop over an array that reads the same bytes of the same pages; that of a miss is
 //! the checksum of a page. `with ghosts` is what `PageStore::what_if` adds to a store whose requests all hit.
+//! `quick_cache` and `lru` (under a mutex) are peers of a hit: caches of the same pages, as `Arc<[u8]>`. They
+//! neither latch a page nor pin it; `hits` in `crates/bench-rivals` compares their times.
 //!
 //! Without valgrind the instructions are left out. Under it a program crashes in rustix, unless
 //! `RUSTFLAGS="--cfg rustix_use_libc"` lets rustix call libc.
@@ -27,12 +30,14 @@ use pagetier::{MemoryManifest, PageId, PageStore, SpaceId, device::MemoryDevice}
 use pagetier_kv::Kv;
 use pagetier_page::StoreSeed;
 use pagetier_wal::{Wal, WalOptions};
+use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::BTreeMap;
 use std::hint::black_box;
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -56,13 +61,15 @@ const VALUE_BYTES: usize = 1000;
 /// Name, case, fewer and more operations, and the place of the row that is its floor.
 type Row = (&'static str, &'static str, u64, u64, Option<usize>);
 
-const ROWS: [Row; 10] = [
+const ROWS: [Row; 12] = [
     ("loop over an array", "array", 10_000, 110_000, None),
     ("hit, `get`", "get", 10_000, 110_000, Some(0)),
     ("hit, `get`, with ghosts", "ghosts", 10_000, 110_000, Some(0)),
     ("hit, `get_many` of 16, per page", "get_many", 10_000, 110_000, Some(0)),
+    ("hit, `quick_cache`", "quick_cache", 10_000, 110_000, Some(0)),
+    ("hit, a mutex and `lru`", "lru", 10_000, 110_000, Some(0)),
     ("checksum of 16 KiB", "checksum", 1_000, 3_000, None),
-    ("miss of 16 KiB", "miss", 6_000, 12_000, Some(4)),
+    ("miss of 16 KiB", "miss", 6_000, 12_000, Some(6)),
     ("`kv`, load", "kv", 0, KV[0], None),
     ("`kv`, read", "kv", KV[0], KV[0] + KV[1], None),
     ("`kv`, durable change", "kv", KV[0] + KV[1], KV[0] + KV[1] + KV[2], None),
@@ -70,8 +77,8 @@ const ROWS: [Row; 10] = [
 ];
 
 /// The counts of one process: allocations, clock reads, device operations, the case's operations; then
-/// instructions, if they were counted.
-type Counts = [f64; 5];
+/// instructions and those that lock, if they were counted.
+type Counts = [f64; 6];
 
 fn main() {
     if let Ok(task) = std::env::var(TASK) {
@@ -87,9 +94,10 @@ fn main() {
         println!("set RUSTFLAGS=\"--cfg rustix_use_libc\" to count instructions under valgrind");
     }
     println!(
-        "| operation | instructions | beyond the floor | allocations | clock reads | device operations |"
+        "| operation | instructions | beyond the floor | locked | allocations | clock reads | device \
+         operations |"
     );
-    println!("| --- | ---: | ---: | ---: | ---: | ---: |");
+    println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: |");
     let (mut runs, mut instructions) = (BTreeMap::new(), Vec::new());
     for (name, case, fewer, more, floor) in ROWS {
         let shorter = Length::selected().pick(20, 1, 1);
@@ -97,13 +105,14 @@ fn main() {
             *runs.entry((case, operations)).or_insert_with(|| run(case, operations / shorter, counted))
         });
         let operations = after[3] - before[3];
-        let [allocations, clock_reads, on_devices, _, of_processor] =
+        let [allocations, clock_reads, on_devices, _, of_processor, locked] =
             std::array::from_fn(|i| (after[i] - before[i]) / operations);
+        // Each is counted by one.
+        let locked = locked - allocations - clock_reads;
         instructions.push(of_processor);
         let beyond = floor.map_or_else(String::new, |at| format!("{:.0}", of_processor - instructions[at]));
-        println!(
-            "| {name} | {of_processor:.0} | {beyond} | {allocations:.2} | {clock_reads:.2} | {on_devices:.2} |"
-        );
+        print!("| {name} | {of_processor:.0} | {beyond} | {locked:.1} | ");
+        println!("{allocations:.2} | {clock_reads:.2} | {on_devices:.2} |");
     }
 }
 
@@ -112,7 +121,8 @@ fn run(case: &str, operations: u64, counted: bool) -> Counts {
     let program = std::env::current_exe().expect("this program's path");
     let mut command = if counted { Command::new("valgrind") } else { Command::new(&program) };
     if counted {
-        command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(&program);
+        command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--collect-bus=yes"]);
+        command.arg(&program);
         // Callgrind takes each byte that an instruction with `rep` copies for an instruction.
         command.env("GLIBC_TUNABLES", format!("{}=1000000000:{}=1000000000", REP[0], REP[1]));
     }
@@ -120,11 +130,12 @@ fn run(case: &str, operations: u64, counted: bool) -> Counts {
     let [said, reported] =
         [&out.stdout, &out.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
     assert!(out.status.success(), "{case}: {reported}");
-    let mut counts = [f64::NAN; 5];
+    let mut counts = [f64::NAN; 6];
     let words = said.lines().last().unwrap_or_default().split(' ');
     counts.iter_mut().zip(words).for_each(|(count, word)| *count = word.parse().expect("a count"));
     let collected = reported.lines().find_map(|line| line.split_once("Collected : "));
-    counts[4] = collected.map_or(f64::NAN, |(_, number)| number.trim().parse().expect("a count"));
+    let numbers = collected.map_or("", |(_, numbers)| numbers).split_whitespace();
+    counts[4..].iter_mut().zip(numbers).for_each(|(count, number)| *count = number.parse().expect("a count"));
     counts
 }
 
@@ -178,6 +189,7 @@ fn perform(case: &str, operations: u64) {
         async move {
             match &*case {
                 "array" | "checksum" => (0, without_store(&case, operations)),
+                "quick_cache" | "lru" => (0, in_a_peer(&case, operations)),
                 "miss" => misses(operations).await,
                 "kv" => on_kv(operations).await,
                 _ => hits(&case, operations).await,
@@ -222,6 +234,29 @@ fn without_store(case: &str, operations: u64) -> u64 {
         }
         black_box(total);
     }
+    operations
+}
+
+/// Hits in a cache that has room for twice as many pages, so that no shard evicts.
+fn in_a_peer(case: &str, operations: u64) -> u64 {
+    const ROOM: NonZeroUsize = NonZeroUsize::new(2 * HIT_PAGES as usize).expect("not zero");
+    let (draws, mut total) = (draws(), 0_u64);
+    let value = |_: u32| -> Arc<[u8]> { vec![1; PAGE_BYTES].into() };
+    if case == "quick_cache" {
+        let cache = quick_cache::sync::Cache::new(ROOM.get());
+        (0..HIT_PAGES).for_each(|no| cache.insert(page(no), value(no)));
+        for page in draws.iter().cycle().take(operations as usize) {
+            total = total.wrapping_add(word(&cache.get(page).expect("in memory"), page.no));
+        }
+    } else {
+        let cache = Mutex::new(lru::LruCache::new(ROOM));
+        (0..HIT_PAGES).for_each(|no| drop(cache.lock().put(page(no), value(no))));
+        for page in draws.iter().cycle().take(operations as usize) {
+            let value = cache.lock().get(page).map(Arc::clone).expect("in memory");
+            total = total.wrapping_add(word(&value, page.no));
+        }
+    }
+    black_box(total);
     operations
 }
 

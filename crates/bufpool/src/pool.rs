@@ -168,7 +168,7 @@ impl<T: Tier> Pool<T> {
         }
         inner.blank(frame, page);
         let location = inner.tier.location(page);
-        inner.arrived(frame, page, location, inner.frames.hints.access(page.space));
+        drop(inner.arrived(frame, page, location, inner.frames.hints.access(page.space)));
         Ok(Some(PageMut::dirty(&**inner, frame)))
     }
 
@@ -279,6 +279,7 @@ impl<T: Tier> Pool<T> {
     pub fn stats(&self) -> PoolStats {
         let mut stats = self.inner.counters.snapshot();
         stats.hits += self.inner.hits.hits();
+        stats.misses += self.inner.hits.misses();
         stats.hits_lost += self.inner.hits.lost();
         stats
     }

@@ -52,6 +52,8 @@ pub(crate) trait Blocking: Send + Sync {
     fn load(&self, entries: Vec<Entry>) -> Result<(), Failure>;
     /// Reads up to `count` entries from `from` on; returns their number.
     fn scan(&self, from: &[u8], count: usize) -> Result<usize, Failure>;
+    /// Writes out what it holds back in memory. Merges of files are not awaited.
+    fn settle(&self) -> Result<(), Failure>;
 }
 
 /// An engine as the clients use it. Calls of a [`Blocking`] engine block the worker thread; each client has
@@ -127,6 +129,14 @@ impl Store {
                 Ok(found)
             }
             Self::Blocking(engine) => engine.scan(from, count),
+        }
+    }
+
+    /// Writes out changes that are in the log alone so far.
+    pub(crate) async fn settle(&self) -> Result<(), Failure> {
+        match self {
+            Self::Pagetier(kv) => Ok(kv.store().sync().await?),
+            Self::Blocking(engine) => engine.settle(),
         }
     }
 
@@ -246,6 +256,11 @@ impl Blocking for Redb {
         }
         Ok(found)
     }
+
+    fn settle(&self) -> Result<(), Failure> {
+        // Each commit has written all of its pages.
+        Ok(())
+    }
 }
 
 struct Fjall {
@@ -307,6 +322,10 @@ impl Blocking for Fjall {
         }
         Ok(found)
     }
+
+    fn settle(&self) -> Result<(), Failure> {
+        Ok(self.entries.rotate_memtable_and_wait()?)
+    }
 }
 
 #[cfg(feature = "rocksdb")]
@@ -357,5 +376,9 @@ impl Blocking for Rocks {
             found += 1;
         }
         Ok(found)
+    }
+
+    fn settle(&self) -> Result<(), Failure> {
+        Ok(self.0.flush()?)
     }
 }

@@ -13,6 +13,11 @@
 //! - **Data**: `--data-times` the limit, loaded in hash order, by all clients at once. Every engine uses the
 //!   same disk. Pagetier's pages have 8 KiB (`--page-kib`), the others' blocks or pages 4 KiB, their default:
 //!   Pagetier stores values in their leaves only up to a quarter of a page.
+//! - **Bytes written** (`--written`): what the process gave to the storage layer (`/proc/self/io`): directly,
+//!   or as pages of the page cache that it made dirty, less those that were gone before the system wrote
+//!   them. The file system's journal is not in it. After each workload, an engine first writes out what it
+//!   holds back: Pagetier its dirty pages, the LSM trees their memtables. Merges that are due later count for
+//!   the workload in which they run.
 
 mod cgroup;
 mod engine;
@@ -26,6 +31,7 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use workload::{Run, Workload};
 
@@ -84,6 +90,10 @@ struct Args {
     /// Prints the statistics of Pagetier's store after the load and after each workload.
     #[arg(long)]
     profile: bool,
+    /// Has the engine write out what it holds back after the load and after each workload, and also prints
+    /// the bytes written per byte changed. What a workload starts with differs then.
+    #[arg(long)]
+    written: bool,
     /// Prints one line of JSON for each result instead of a table.
     #[arg(long)]
     json: bool,
@@ -145,6 +155,17 @@ fn run_each(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The bytes that this process has caused to be written.
+fn written_bytes() -> Result<u64, Failure> {
+    let counts = std::fs::read_to_string("/proc/self/io")?;
+    let count = |name: &str| -> Result<u64, Failure> {
+        let line = counts.lines().find_map(|line| line.strip_prefix(name));
+        Ok(line.ok_or("/proc/self/io lacks a count")?.trim().parse()?)
+    };
+    // A file that was removed before the system wrote its pages.
+    Ok(count("write_bytes:")?.saturating_sub(count("cancelled_write_bytes:")?))
+}
+
 /// Loads one engine and runs the workloads on it. Prints a line of JSON for each.
 fn run(args: &Args) -> Result<(), Failure> {
     let name: EngineName = std::env::var("YCSB_ENGINE")?.parse()?;
@@ -162,6 +183,18 @@ fn run(args: &Args) -> Result<(), Failure> {
             records: args.records(),
             clients: args.clients,
             took: Duration::from_secs(args.seconds),
+            changed: Arc::default(),
+        };
+        let mut before = [0, 0];
+        let mut counted = async |mut row: Row| {
+            if args.written {
+                run.store.settle().await?;
+                let after = [written_bytes()?, run.changed.load(Ordering::Relaxed)];
+                let [written, changed] = std::array::from_fn(|at| after[at] as f64 - before[at] as f64);
+                row.written = (changed > 0.0).then_some(written / changed);
+                before = after;
+            }
+            Ok::<_, Failure>(row)
         };
         let report = |row: &Row| {
             eprintln!("{row}");
@@ -171,7 +204,7 @@ fn run(args: &Args) -> Result<(), Failure> {
             println!("{}", serde_json::to_string(row)?);
             Ok::<_, Failure>(())
         };
-        report(&run.load(name).await?)?;
+        report(&counted(run.load(name).await?).await?)?;
         if let Some(command) = &args.after_load {
             let status = Command::new("sh").arg("-c").arg(command).stdout(Stdio::null()).status()?;
             if !status.success() {
@@ -180,7 +213,7 @@ fn run(args: &Args) -> Result<(), Failure> {
         }
         let mut inserted = run.records;
         for workload in &args.workloads {
-            report(&run.go(name, *workload, &mut inserted).await?)?;
+            report(&counted(run.go(name, *workload, &mut inserted).await?).await?)?;
         }
         let store = Arc::into_inner(run.store).ok_or("a client still uses the store")?;
         store.close().await

@@ -47,11 +47,14 @@ pub(crate) struct Run {
     pub(crate) records: u64,
     pub(crate) clients: u64,
     pub(crate) took: Duration,
+    /// The bytes of all keys and values put so far.
+    pub(crate) changed: Arc<AtomicU64>,
 }
 
 /// What a client needs.
 struct Client {
     store: Arc<Store>,
+    changed: Arc<AtomicU64>,
     workload: Workload,
     value_bytes: usize,
     loaded: u64,
@@ -68,7 +71,8 @@ impl Run {
         let (records, bytes, step) = (self.records, self.value_bytes, (LOAD_BATCH / self.clients).max(1));
         let mut clients = JoinSet::new();
         for client in 0..self.clients {
-            let (store, next) = (Arc::clone(&self.store), Arc::clone(&next));
+            let (store, next, changed) =
+                (Arc::clone(&self.store), Arc::clone(&next), Arc::clone(&self.changed));
             clients.spawn(async move {
                 let mut rng = SmallRng::seed_from_u64(client);
                 let mut times = Histogram::new(3)?;
@@ -78,7 +82,10 @@ impl Run {
                         return Ok::<_, Failure>(times);
                     }
                     let numbers = first..(first + step).min(records);
-                    let entries = numbers.map(|number| (key(number), value(&mut rng, bytes))).collect();
+                    let entries: Vec<_> =
+                        numbers.map(|number| (key(number), value(&mut rng, bytes))).collect();
+                    let put: usize = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
+                    changed.fetch_add(put as u64, Ordering::Relaxed);
                     let batch = Instant::now();
                     let count = store.load(entries).await?;
                     times.record_n(batch.elapsed().as_micros() as u64, count)?;
@@ -105,6 +112,7 @@ impl Run {
         for number in 0..self.clients {
             let client = Client {
                 store: Arc::clone(&self.store),
+                changed: Arc::clone(&self.changed),
                 workload,
                 value_bytes: self.value_bytes,
                 loaded: *records,
@@ -162,6 +170,7 @@ impl Client {
 
     async fn update(&self, rng: &mut SmallRng, key: Vec<u8>) -> Result<(), Failure> {
         let value = value(rng, self.value_bytes);
+        self.changed.fetch_add((key.len() + value.len()) as u64, Ordering::Relaxed);
         self.store.put(key, value).await
     }
 }

@@ -29,6 +29,7 @@ const WRITE: u32 = 1 << 31;
 #[repr(align(64))]
 struct Buffer {
     hits: AtomicU64,
+    misses: AtomicU64,
     /// Those noted in `recent`, and how many of them have been passed on.
     noted: AtomicU64,
     drained: AtomicU64,
@@ -40,6 +41,7 @@ impl Buffer {
     fn new() -> Self {
         Self {
             hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
             noted: AtomicU64::new(0),
             drained: AtomicU64::new(0),
             lost: AtomicU64::new(0),
@@ -96,6 +98,12 @@ impl HitBuffers {
         self.of(buffer_of_thread()).hits.fetch_add(hits, Ordering::Relaxed);
     }
 
+    /// Counts a miss of this thread.
+    pub(crate) fn count_miss(&self) {
+        let own = buffer_of_thread();
+        count_one(&self.of(own).misses, own);
+    }
+
     /// Counts a hit and notes it for the policy, by the owner of buffer `own`, or for [`SHARED`]. True when
     /// the buffer is full: apply it.
     #[inline(never)]
@@ -136,6 +144,10 @@ impl HitBuffers {
 
     pub(crate) fn hits(&self) -> u64 {
         self.all().map(|b| b.hits.load(Ordering::Relaxed)).sum()
+    }
+
+    pub(crate) fn misses(&self) -> u64 {
+        self.all().map(|b| b.misses.load(Ordering::Relaxed)).sum()
     }
 
     pub(crate) fn lost(&self) -> u64 {

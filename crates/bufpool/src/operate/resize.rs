@@ -111,6 +111,7 @@ impl<T: Tier> PoolInner<T> {
     fn follow_count(&self) {
         let params = self.opened.resized(self.frames.count());
         *self.sized.write() = params;
+        self.evictions_per_look.store(params.evictions_per_look(), Ordering::Relaxed);
         self.policy.lock().set_frames(params.frames);
         self.detector.set_window(params.read_ahead_pages);
         // One caller at a time (`resizing`), so the count cannot change between the test and the addition.

@@ -1,7 +1,7 @@
 //! Finds free frames: takes the policy's victims, or waits.
 
 use crate::state::exhausted::Exhausted;
-use crate::state::inner::{NOT_BARREN, PolicyGuard, PoolInner, bump};
+use crate::state::inner::{NOT_BARREN, PolicyGuard, PoolInner, bump, bump_under};
 use crate::state::params::PoolError;
 use crate::tier::{Displaced, Tier};
 use crate::waits::patience::Patience;
@@ -181,9 +181,7 @@ impl<T: Tier> PoolInner<T> {
         // insert it before this removal, or the policy would hold the page twice.
         policy.evicted(victim, page);
         self.displaced(policy, displaced);
-        // Counted under the policy's lock alone.
-        let evicted = self.counters.evictions.load(Ordering::Relaxed) + 1;
-        self.counters.evictions.store(evicted, Ordering::Relaxed);
+        let evicted = bump_under(policy, &self.counters.evictions);
         self.periods.evicted(evicted, self.frames.count());
         self.wake_cleaner();
         true
@@ -200,9 +198,7 @@ impl<T: Tier> PoolInner<T> {
 
     /// Counts an eviction, of a caller that has locked the policy, and wakes the cleaner if it is due.
     fn wake_cleaner(&self) {
-        // Each eviction brings the dirty pages closer to their turn. At a quarter of the depth that is
-        // kept clean, the cleaner has time to restore it before a request meets a dirty victim.
-        let every = (self.sized.read().clean_depth as u64 / 4).max(1);
+        let every = self.evictions_per_look.load(Ordering::Relaxed);
         let evicted = self.evicted_since_clean.load(Ordering::Relaxed) + 1;
         // Looked at once: with many frames it is not cheap. Loom would try every outcome of it.
         let rests = evicted == every && !cfg!(loom) && self.frames.unwritten.is_empty();

@@ -12,7 +12,7 @@ use crate::feed::hits::{BATCH, buffer_of_thread};
 use crate::frames::frame::Frame;
 use crate::frames::page_table::HOPS_MAX;
 use crate::frames::set::Frames;
-use crate::state::inner::{PolicyGuard, PoolInner, bump};
+use crate::state::inner::{PolicyGuard, PoolInner, bump_under};
 use crate::state::params::PoolError;
 use crate::tier::Tier;
 use crate::waits::stalls::On;
@@ -210,7 +210,7 @@ impl<T: Tier> PoolInner<T> {
         page: PageId,
         access: Access,
     ) -> Result<Location, PoolError> {
-        bump(&self.counters.misses);
+        self.hits.count_miss();
         let waiting = self.stalls.wait(On::Read, page);
         let fetched = self.tier.fetch(page, access, self.lease(frame)).await;
         drop(waiting);
@@ -218,15 +218,24 @@ impl<T: Tier> PoolInner<T> {
         // the tasks that wait for its latch look again and read the page themselves.
         let location = fetched.result?;
         fetched.buf.keep();
-        bump(if location == Location::Ssd { &self.counters.loads_ssd } else { &self.counters.loads_hdd });
         // The tier counts this read itself.
         self.frames.at(frame).uses.reset();
-        self.arrived(frame, page, location, access);
+        let policy = self.arrived(frame, page, location, access);
+        let c = &self.counters;
+        bump_under(&policy, if location == Location::Ssd { &c.loads_ssd } else { &c.loads_hdd });
         Ok(location)
     }
 
-    /// Informs the policy of a page in memory.
-    pub(crate) fn arrived(&self, frame: FrameId, page: PageId, location: Location, access: Access) {
-        self.policy.lock().insert(frame, page, location, access);
+    /// Informs the policy of a page in memory, and returns it, still locked.
+    pub(crate) fn arrived(
+        &self,
+        frame: FrameId,
+        page: PageId,
+        location: Location,
+        access: Access,
+    ) -> PolicyGuard<'_> {
+        let mut policy = self.policy.lock();
+        policy.insert(frame, page, location, access);
+        policy
     }
 }

@@ -32,6 +32,13 @@ pub(crate) fn bump(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
+/// Counts what is counted under the policy's lock alone, which saves a locked instruction; returns the count.
+pub(crate) fn bump_under(_: &PolicyGuard<'_>, counter: &AtomicU64) -> u64 {
+    let count = counter.load(Ordering::Relaxed) + 1;
+    counter.store(count, Ordering::Relaxed);
+    count
+}
+
 /// The state that a pool shares with its tasks and guards. Other crates cannot name it.
 pub struct PoolInner<T: Tier> {
     /// The parameters at the open. The sizes may have changed since: see [`PoolInner::params`].
@@ -71,6 +78,8 @@ pub struct PoolInner<T: Tier> {
     /// Signals the end of a write.
     pub(crate) cleaned: Notify,
     pub(crate) evicted_since_clean: AtomicU64,
+    /// See [`PoolParams::evictions_per_look`]; here, since every eviction asks, which would lock `sized`.
+    pub(crate) evictions_per_look: AtomicU64,
     pub(crate) lsn_max: AtomicU64,
     pub(crate) lsn_checked: AtomicU64,
     /// Makes the cleaner end.
@@ -112,8 +121,8 @@ impl<T: Tier> PoolInner<T> {
     #[cold]
     pub(crate) fn requests(&self) -> u64 {
         let c = &self.counters;
-        let cold = [&c.hits, &c.misses, &c.created].map(|counter| counter.load(Ordering::Relaxed));
-        self.hits.hits() + cold.iter().sum::<u64>()
+        let cold = [&c.hits, &c.created].map(|counter| counter.load(Ordering::Relaxed));
+        self.hits.hits() + self.hits.misses() + cold.iter().sum::<u64>()
     }
 
     /// Refuses a forked process, and an owner that has lost the pages to another one.
@@ -175,6 +184,7 @@ impl<T: Tier> PoolInner<T> {
             needed: Arc::new(Notify::new()),
             cleaned: Notify::new(),
             evicted_since_clean: AtomicU64::new(0),
+            evictions_per_look: AtomicU64::new(params.evictions_per_look()),
             lsn_max: AtomicU64::new(0),
             lsn_checked: AtomicU64::new(0),
             closed: AtomicBool::new(false),

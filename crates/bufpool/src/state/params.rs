@@ -102,6 +102,13 @@ impl PoolParams {
         }
     }
 
+    /// The number of evictions after which the cleaner looks for work. Each brings the dirty pages closer to
+    /// their turn. At a quarter of the depth that is kept clean, the cleaner has time to restore it before a
+    /// request meets a dirty victim.
+    pub(crate) fn evictions_per_look(&self) -> u64 {
+        (self.clean_depth as u64 / 4).max(1)
+    }
+
     /// The memory of a pool of `frames` frames, in bytes.
     #[must_use]
     pub fn bytes_for(frames: usize, page_size: PageSize, policy_bytes: usize) -> u64 {

@@ -128,9 +128,7 @@ impl<T: Tier> Pool<T> {
     fn batches(&self, pace: Pace, most: usize) -> usize {
         match pace {
             Pace::Full => most,
-            Pace::Readers => {
-                self.inner.flush_pace.batches(most, self.inner.counters.misses.load(Ordering::Relaxed))
-            }
+            Pace::Readers => self.inner.flush_pace.batches(most, self.inner.hits.misses()),
         }
     }
 

@@ -47,10 +47,13 @@ impl Meter {
         result: Result<(), DeviceErrorKind>,
     ) -> Result<(), DeviceError> {
         let now_ns = self.now_ns();
-        // Before the result is looked at: failed operations keep a device busy, too.
-        let busy_ns = self.recorder.end(now_ns);
-        result.map_err(|kind| self.fail(spot, kind))?;
-        self.recorder.done(spot.counter(class), spot.len, busy_ns, now_ns.saturating_sub(began_ns));
+        if let Err(kind) = result {
+            // Failed operations keep a device busy, too.
+            self.recorder.end(now_ns);
+            return Err(self.fail(spot, kind));
+        }
+        let latency_ns = now_ns.saturating_sub(began_ns);
+        self.recorder.end_done(now_ns, spot.counter(class), spot.len, Some(latency_ns));
         Ok(())
     }
 

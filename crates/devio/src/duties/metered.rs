@@ -241,9 +241,11 @@ impl Run {
         // Memory would otherwise show the time of a memcpy as that of a device, and virtual-time runs would
         // differ from one to the next.
         let recorder = &self.meter.recorder;
-        recorder.end(self.began_ns);
-        result.map_err(|kind| self.meter.fail(self.spot, kind))?;
-        recorder.done(self.spot.counter(self.class), self.spot.len, 0, 0);
+        if let Err(kind) = result {
+            recorder.end(self.began_ns);
+            return Err(self.meter.fail(self.spot, kind));
+        }
+        recorder.end_done(self.began_ns, self.spot.counter(self.class), self.spot.len, None);
         Ok(())
     }
 }

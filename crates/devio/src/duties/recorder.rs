@@ -22,43 +22,61 @@ pub enum RetryReason {
     Short,
 }
 
-/// The counts of one direction.
-struct DirCounters(Mutex<DirStats>);
+/// The counts of one direction before the first operation.
+fn none() -> DirStats {
+    let empty = || TimeHistogram { counts: vec![0; BUCKETS] };
+    DirStats { service: empty(), latency: empty(), ..DirStats::default() }
+}
 
-impl DirCounters {
-    fn new() -> Self {
-        let empty = || TimeHistogram { counts: vec![0; BUCKETS] };
-        Self(Mutex::new(DirStats { service: empty(), latency: empty(), ..DirStats::default() }))
+fn record(stats: &mut DirStats, bytes: u64, busy_ns: u64, latency_ns: u64) {
+    stats.ops += 1;
+    stats.bytes += bytes;
+    stats.busy_ns += busy_ns;
+    stats.latency_ns += latency_ns;
+    stats.service.counts[bucket_of(busy_ns)] += 1;
+    stats.latency.counts[bucket_of(latency_ns)] += 1;
+}
+
+/// What the start and the end of every operation change. One lock each time is two locked instructions; to
+/// add to each number by itself would be ten.
+#[derive(Default)]
+struct Counts {
+    in_flight: u64,
+    /// The start of the current busy interval: the start after idling, or the last completion.
+    charged_to_ns: u64,
+    /// Reads and writes of each class, then flushes, then discards.
+    dirs: Vec<DirStats>,
+}
+
+impl Counts {
+    /// Ends an operation at `now_ns`; returns the busy time to charge to it. Each nanosecond is charged once,
+    /// to the operation whose end moves the mark over it; one that ends "before" the mark, seen from another
+    /// thread, is charged nothing.
+    fn end(&mut self, now_ns: u64) -> u64 {
+        self.in_flight -= 1;
+        let busy_ns = now_ns.saturating_sub(self.charged_to_ns);
+        self.charged_to_ns = self.charged_to_ns.max(now_ns);
+        busy_ns
     }
+}
 
-    fn record(&self, bytes: u64, busy_ns: u64, latency_ns: u64) {
-        // A lock is two locked instructions; to add to each number by itself would be six.
-        let mut stats = self.0.lock();
-        stats.ops += 1;
-        stats.bytes += bytes;
-        stats.busy_ns += busy_ns;
-        stats.latency_ns += latency_ns;
-        stats.service.counts[bucket_of(busy_ns)] += 1;
-        stats.latency.counts[bucket_of(latency_ns)] += 1;
-    }
-
-    fn snapshot(&self) -> DirStats {
-        let stats = self.0.lock();
-        if stats.ops == 0 { DirStats::default() } else { stats.clone() }
+/// The place of a counter in [`Counts::dirs`].
+fn place_of(counter: Counter) -> usize {
+    match counter {
+        Counter::Read(class) => class as usize * 2,
+        Counter::Write(class) => class as usize * 2 + 1,
+        Counter::Flush => IoClass::ALL.len() * 2,
+        Counter::Discard => IoClass::ALL.len() * 2 + 1,
     }
 }
 
 /// A device's counters.
 #[derive(Default)]
 pub struct Recorder {
-    /// Reads and writes of each class, then flushes, then discards.
-    dirs: Vec<DirCounters>,
+    counts: Mutex<Counts>,
     errors: [AtomicU64; 6],
     retries: [AtomicU64; 4],
     servers: u32,
-    in_flight: AtomicU64,
-    /// The start of the current busy interval: the start after idling, or the last completion.
-    charged_to_ns: AtomicU64,
     recent: OnceLock<Recent>,
 }
 
@@ -66,11 +84,8 @@ impl Recorder {
     /// The counters of a new device that serves `servers` operations at once.
     #[must_use]
     pub fn new(servers: u32) -> Self {
-        Self {
-            dirs: (0..IoClass::ALL.len() * 2 + 2).map(|_| DirCounters::new()).collect(),
-            servers,
-            ..Self::default()
-        }
+        let dirs = (0..IoClass::ALL.len() * 2 + 2).map(|_| none()).collect();
+        Self { counts: Mutex::new(Counts { dirs, ..Counts::default() }), servers, ..Self::default() }
     }
 
     /// See [`Device::track_costs`](crate::Device::track_costs).
@@ -86,32 +101,39 @@ impl Recorder {
 
     /// Records the start of an operation at `now_ns`.
     pub(crate) fn begin(&self, now_ns: u64) {
-        if self.in_flight.fetch_add(1, Relaxed) == 0 {
+        let mut counts = self.counts.lock();
+        if counts.in_flight == 0 {
             // The device was idle up to now: that time is not charged. `max`, because an operation that
             // ended meanwhile may have charged beyond this start.
-            self.charged_to_ns.fetch_max(now_ns, Relaxed);
+            counts.charged_to_ns = counts.charged_to_ns.max(now_ns);
         }
+        counts.in_flight += 1;
     }
 
-    /// Records the end, at `now_ns`, of an operation that [`Recorder::begin`] announced. Returns the busy
-    /// time to charge to it.
-    pub(crate) fn end(&self, now_ns: u64) -> u64 {
-        // Each nanosecond is charged once, to the operation whose end moves the mark over it; one that
-        // ends "before" the mark, seen from another thread, is charged nothing.
-        let before = self.charged_to_ns.fetch_max(now_ns, Relaxed);
-        self.in_flight.fetch_sub(1, Relaxed);
-        now_ns.saturating_sub(before)
+    /// Records the end, at `now_ns`, of an operation that [`Recorder::begin`] announced and that is not
+    /// counted.
+    pub(crate) fn end(&self, now_ns: u64) {
+        self.counts.lock().end(now_ns);
+    }
+
+    /// The same for a successful operation, which is counted. `latency_ns` is `None` if it ended inside its
+    /// call, and has taken no time.
+    pub(crate) fn end_done(&self, now_ns: u64, counter: Counter, bytes: u64, latency_ns: Option<u64>) {
+        let mut counts = self.counts.lock();
+        let busy_ns = counts.end(now_ns);
+        let (busy_ns, latency_ns) = latency_ns.map_or((0, 0), |latency_ns| (busy_ns, latency_ns));
+        record(&mut counts.dirs[place_of(counter)], bytes, busy_ns, latency_ns);
+        drop(counts);
+        self.note_recent(counter, bytes, busy_ns);
     }
 
     /// Counts a successful operation.
     pub fn done(&self, counter: Counter, bytes: u64, busy_ns: u64, latency_ns: u64) {
-        let at = match counter {
-            Counter::Read(class) => class as usize * 2,
-            Counter::Write(class) => class as usize * 2 + 1,
-            Counter::Flush => IoClass::ALL.len() * 2,
-            Counter::Discard => IoClass::ALL.len() * 2 + 1,
-        };
-        self.dirs[at].record(bytes, busy_ns, latency_ns);
+        record(&mut self.counts.lock().dirs[place_of(counter)], bytes, busy_ns, latency_ns);
+        self.note_recent(counter, bytes, busy_ns);
+    }
+
+    fn note_recent(&self, counter: Counter, bytes: u64, busy_ns: u64) {
         // Only successes: the time of an error says nothing about what a page costs.
         if let Some(recent) = self.recent.get() {
             recent.note(counter, bytes, busy_ns);
@@ -142,17 +164,20 @@ impl Recorder {
     /// See [`Device::stats`](crate::Device::stats).
     #[must_use]
     pub fn stats(&self) -> DeviceStats {
-        let classes = std::array::from_fn(|i| ClassStats {
-            read: self.dirs[i * 2].snapshot(),
-            write: self.dirs[i * 2 + 1].snapshot(),
-        });
+        let counts = self.counts.lock();
+        let snapshot = |at: usize| {
+            let stats = &counts.dirs[at];
+            if stats.ops == 0 { DirStats::default() } else { stats.clone() }
+        };
+        let classes =
+            std::array::from_fn(|i| ClassStats { read: snapshot(i * 2), write: snapshot(i * 2 + 1) });
         let [io, no_space, gone, eof, misaligned, other] =
             std::array::from_fn(|i| self.errors[i].load(Relaxed));
         let [again, interrupted, cancelled, short] = std::array::from_fn(|i| self.retries[i].load(Relaxed));
         DeviceStats {
             classes,
-            flush: self.dirs[IoClass::ALL.len() * 2].snapshot(),
-            discard: self.dirs[IoClass::ALL.len() * 2 + 1].snapshot(),
+            flush: snapshot(place_of(Counter::Flush)),
+            discard: snapshot(place_of(Counter::Discard)),
             errors: ErrorCounts { io, no_space, gone, eof, misaligned, other },
             retries: RetryCounts { again, interrupted, cancelled, short },
             servers: self.servers,
@@ -162,7 +187,7 @@ impl Recorder {
 
 impl std::fmt::Debug for Recorder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Recorder").field("in_flight", &self.in_flight).finish_non_exhaustive()
+        f.debug_struct("Recorder").field("in_flight", &self.counts.lock().in_flight).finish_non_exhaustive()
     }
 }
 
@@ -176,11 +201,10 @@ mod tests {
         let recorder = Recorder::new(1);
         recorder.begin(1_000);
         recorder.begin(2_000);
-        let first = recorder.end(5_000);
-        let second = recorder.end(6_000);
-        assert_eq!((first, second), (4_000, 1_000));
+        let end = |now_ns| recorder.counts.lock().end(now_ns);
+        assert_eq!((end(5_000), end(6_000)), (4_000, 1_000));
         recorder.begin(10_000);
-        assert_eq!(recorder.end(11_000), 1_000);
+        assert_eq!(end(11_000), 1_000);
     }
 
     #[test]
