@@ -539,9 +539,9 @@ impl PageStore {
         Ok(Base { number, continues })
     }
 
-    /// Copies the pages of the `listed` spaces with stamps above the head's `since`, and those that the `last`
-    /// backup has not. Returns the number of pages examined, the number copied, and those of `gone` that have
-    /// no version, as runs of one page.
+    /// Copies the pages of the `listed` spaces with stamps above the head's `since`, and those that the
+    /// `last` backup has not. Returns the number of pages examined, the number copied, and those of `gone`
+    /// that have no version, as runs of one page.
     async fn copy_since(
         &self,
         head: &Head,
