@@ -36,7 +36,8 @@ Options:
                    rocksdb or redb, +, and none, bcache, dm-cache or writecache
   --memory-mib N   with --kv: the memory of an engine, page cache included [default: 64]
   --data-times N   with --kv: the bytes of all values, as a multiple of the memory [default: 5]
-  --log-mib N      with --kv: the part of the slice that has Pagetier's log [default: 32]
+  --log-mib N      with --kv: the part of the slice that has Pagetier's log [default: 12]
+  --page-kib N     with --kv: the size of Pagetier's pages [default: 16, the store's]
   --after-load CMD with --kv: a command for the shell between load and workloads
   --overwrite      allow devices that hold data
   -h, --help       print this
@@ -49,14 +50,14 @@ die() { echo "block_caches: $*" >&2; exit 2; }
 
 WAYS=''
 WAREHOUSES=4 SSD_MIB=107 POOL_KIB=10922 WARMUP=180 SECONDS_MEASURED=180 TPCC='' OVERWRITE=no
-KV='' MEMORY_MIB=64 DATA_TIMES=5 LOG_MIB=32 AFTER_LOAD=true
+KV='' MEMORY_MIB=64 DATA_TIMES=5 LOG_MIB=12 PAGE_KIB=16 AFTER_LOAD=true
 devices=()
 while [ $# -gt 0 ]; do
     case $1 in
         -h | --help) usage; exit ;;
         --overwrite) OVERWRITE=yes; shift; continue ;;
         --only | --warehouses | --ssd-mib | --pool-kib | --warmup | --seconds | --tpcc | --kv | \
-            --memory-mib | --data-times | --log-mib | --after-load)
+            --memory-mib | --data-times | --log-mib | --page-kib | --after-load)
             [ $# -ge 2 ] || die "$1 takes a value" ;;
         -*) die "no such option: $1 (see --help)" ;;
         *) devices+=("$1"); shift; continue ;;
@@ -73,12 +74,14 @@ while [ $# -gt 0 ]; do
         --memory-mib) MEMORY_MIB=$2 ;;
         --data-times) DATA_TIMES=$2 ;;
         --log-mib) LOG_MIB=$2 ;;
+        --page-kib) PAGE_KIB=$2 ;;
         --after-load) AFTER_LOAD=$2 ;;
     esac
     shift 2
 done
 [ ${#devices[@]} -eq 2 ] || { usage >&2; exit 2; }
-for number in "$WAREHOUSES" "$SSD_MIB" "$POOL_KIB" "$WARMUP" "$SECONDS_MEASURED" "$MEMORY_MIB" "$LOG_MIB"; do
+for number in "$WAREHOUSES" "$SSD_MIB" "$POOL_KIB" "$WARMUP" "$SECONDS_MEASURED" "$MEMORY_MIB" "$LOG_MIB" \
+    "$PAGE_KIB"; do
     [[ $number =~ ^[0-9]+$ ]] || die "not a number: $number"
 done
 if [ -z "$WAYS" ]; then
@@ -282,7 +285,7 @@ run_kv() {
     if [ "$engine" = pagetier ]; then
         on=/dev/mapper/$NAME-log
         own=(--hdd "$SLOW" --ssd "/dev/mapper/$NAME-part" --ssd-mib $((SSD_MIB - LOG_MIB)))
-        own+=(--log-mib $((LOG_MIB / 2)))
+        own+=(--log-mib $((LOG_MIB / 2)) --page-kib "$PAGE_KIB")
     fi
     mkdir -p "$FOLDER/mnt"
     mkfs.ext4 -q -F "$on" && mount "$on" "$FOLDER/mnt" && mounted=yes || return
@@ -334,7 +337,7 @@ done
 say "- $(nproc) cores, $(uname -sr), load $(cut -d ' ' -f 1 /proc/loadavg), $(date -u '+%F %H:%M')"
 if [ -n "$KV" ]; then
     say "- memory $MEMORY_MIB MiB, data $DATA_TIMES times as large, slice of $SSD_MIB MiB, of it" \
-        "$LOG_MIB for Pagetier's log, $SECONDS_MEASURED s each, C before as warm-up"
+        "$LOG_MIB for Pagetier's log, its pages of $PAGE_KIB KiB, $SECONDS_MEASURED s each, C before as warm-up"
     say
     say "| operations a second | A: half updates | B: 5% updates | C: reads | D: reads of the latest |" \
         "E: short scans | F: read, change, write |"
