@@ -8,6 +8,7 @@ use std::str::FromStr;
 pub type Check = fn(&str) -> Result<f64, String>;
 
 fn number(text: &str, good: impl Fn(f64) -> bool, expected: &str) -> Result<f64, String> {
+    // `inf` parses as a number, and is above every lower bound.
     let number = text.trim().parse().ok().filter(|n: &f64| n.is_finite() && good(*n));
     number.ok_or_else(|| format!("expected {expected}"))
 }
@@ -144,6 +145,7 @@ impl FromStr for PolicyPairs {
             // An option may have the `+` of its pair, as the second part of `gd2l:frequency,write-back+cac`.
             let option = PoolPolicy::PARTS.contains(&head.as_str());
             let begins = !option && (part.contains('+') || head.parse::<PoolPolicy>().is_ok());
+            // An empty part stands alone, and then fails as a pair: a stray comma must not be lost.
             match pairs.last_mut().filter(|_| !begins && !part.trim().is_empty()) {
                 Some(pair) => *pair = format!("{pair},{part}"),
                 None => pairs.push(part.to_owned()),

@@ -245,12 +245,14 @@ fn pages(bytes: f64, page: PageSize) -> u64 {
 impl Cli {
     /// Checks for contradictions between options; clap has checked each option.
     pub(crate) fn check(&self) -> Result<(), String> {
+        // Whether devices are emulated follows from three options, which clap's conflicts cannot express.
         let given = [("--dir", &self.dir), ("--hdd", &self.hdd), ("--ssd", &self.ssd)];
         let file = given.iter().find(|(_, path)| path.is_some());
         if let (true, Some((name, _))) = (self.emulated(), file) {
             return Err(format!("{name} names a file, but the devices are emulated in memory"));
         }
         for (name, seconds) in [("--warmup", self.warmup), ("--seconds", self.seconds)] {
+            // `Duration::from_secs_f64` panics beyond its range and for NaN; 1e8 seconds are 3 years.
             if seconds.is_some_and(|s| !(0.0..=1e8).contains(&s)) {
                 return Err(format!("{name} must be a number of seconds of at least 0"));
             }
@@ -258,6 +260,7 @@ impl Cli {
         let why = if self.time == Time::Virtual && self.devices == Some(Devices::Files) {
             "--time virtual needs --devices emulated"
         } else if self.policies.is_some() && !self.emulated() {
+            // All pairs start from one load: each needs a copy of the devices, and only memory has forks.
             "--policies compares in memory: add --devices emulated or --time virtual"
         } else if self.emulated() && self.ssd_bytes == Some(0) {
             "without files, omit the SSD with --ssd-policy none"
@@ -310,6 +313,8 @@ impl Cli {
 
     /// The given length, or the default; `real` is that of real time.
     fn length(&self, given: Option<f64>, real: f64) -> Duration {
+        // In real time the warm-up runs without the devices' delays, and does the work of hours in
+        // seconds. In virtual time it has them, and needs its half hour, for which nobody waits.
         let usual = if self.time == Time::Virtual { 1_800.0 } else { real };
         Duration::from_secs_f64(given.unwrap_or(usual))
     }
@@ -337,6 +342,8 @@ impl Cli {
 
     /// The size of the log for a database of `db_bytes`.
     pub(crate) fn log_bytes(&self, db_bytes: u64) -> u64 {
+        // With a shorter log, pages are written to keep redo short, long before the pool wants their
+        // frames: the figures would show the log's size instead of the policies.
         self.log_bytes.unwrap_or((db_bytes / 10).max(64 << 20))
     }
 }
@@ -371,6 +378,7 @@ fn size(text: &str) -> Result<u64, String> {
         other => return Err(format!("{other:?} is not a unit: use KiB, MiB, GiB, TiB, KB, MB, GB or TB")),
     };
     let bytes = number * unit;
+    // A greater number may be above `u64::MAX`, to which the cast would reduce it without an error.
     if bytes.fract() == 0.0 && bytes < 1e18 {
         Ok(bytes as u64)
     } else {
@@ -384,6 +392,8 @@ fn page_size(text: &str) -> Result<PageSize, String> {
 
 fn ratio(text: &str) -> Result<Ratio, String> {
     match args::ratio(text)? {
+        // The bound catches a ratio that is written backwards, such as 1:10:30: the emulated devices, and
+        // the pool, would take that much memory.
         [db, ssd, pool] if ssd <= 10.0 * db && pool <= 10.0 * db => Ok(Ratio { db, ssd, pool }),
         _ => Err("neither SSD nor pool may be larger than ten databases".into()),
     }

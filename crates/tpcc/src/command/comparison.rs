@@ -11,6 +11,7 @@ pub(crate) struct CompareArgs {
     /// Run the experiments behind these figures of the paper (section 6), scaled down and in virtual time,
     /// several at once, each until it is steady; write report.html and report.json. Skip runs that are
     /// already in report.json
+    // A comparison sets these options itself, run by run: one that is given would be ignored in silence.
     #[arg(long, value_enum, value_name = "FIGURES", value_delimiter = ',', requires = "report", conflicts_with_all = [
         "dir", "hdd", "ssd", "ssd_bytes", "pool_bytes", "db_ratio", "pool_policy", "ssd_policy", "zone_percent", "devices", "time", "warmup",
         "seconds", "record", "what_if", "json",

@@ -101,6 +101,7 @@ impl Case {
 
     /// Whether the run observes each page for Figure 4.
     pub(crate) fn is_observed(&self) -> bool {
+        // One run only, because each look visits every page of the database.
         *self == Self::zone(ZONE)
     }
 }

@@ -78,6 +78,7 @@ pub(crate) fn bars(title: &str, y_desc: &str, groups: &[String], series: &[Serie
             let right = LABEL.into_text_style(root).pos(Pos::new(HPos::Right, VPos::Top));
             root.draw(&Text::new("* not steady yet", (SIZE.0 as i32 - 8, 28), right))?;
         }
+        // The axis would label the boundaries between the groups. Their names belong below the middles.
         let below = LABEL.into_text_style(root).pos(Pos::new(HPos::Center, VPos::Top));
         for (at, group) in groups.iter().enumerate() {
             let (x, y) = chart.backend_coord(&(at as f64 + 0.5, 0.0));
@@ -178,6 +179,7 @@ pub(crate) fn standalone<'a>(chart: &str, legend: impl Iterator<Item = (&'a str,
         top + 24
     );
     let ground = ">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>";
+    // `drawn` wrote this head, so the text is there whenever a chart was drawn.
     let whole = chart.replacen(&format!("<svg viewBox=\"0 0 {width} {height}\""), &head, 1);
     whole.replacen('>', ground, 1).replace("</svg>", &format!("{below}</svg>"))
 }

@@ -70,6 +70,7 @@ pub(crate) fn run_case(
         let location = location.ok_or_else(|| SessionError::Usage("a comparison runs in memory".into()))?;
         let session = Session::at(&cli, location, Arc::clone(stop));
         let mut notes = loaded.notes;
+        // One load serves every pool size of its SSD, and the notes have that of its first case.
         notes.pool_bytes = cli.pool_bytes(notes.loaded_bytes, notes.ssd_bytes);
         // `false`: each run is on a copy of a database that was closed, so there is no recovery to check.
         let opened = session.open(&case.policies(), &notes, false).await?;
@@ -128,6 +129,7 @@ impl<'d> Run<'d> {
             see(&Step { warmup: &self.warmup, measured: &[] });
         }
         self.terminals.measure(true);
+        // The runtime has one thread, and nothing awaits here: all counts begin at one instant.
         let (began, before, base) = (Instant::now(), self.stats(), self.terminals.new_orders());
         let mut slices = Vec::new();
         while self.measured.len() < self.setting.windows_measured && !self.stop.is_asked() {
@@ -154,6 +156,8 @@ impl<'d> Run<'d> {
     /// Runs one window; returns it and the state at its end.
     async fn window(&mut self) -> Result<(Window, Stats), DbError> {
         let (began, before, base) = (Instant::now(), self.stats(), self.terminals.new_orders());
+        // A window is an amount of work, not of time: a slow pair is measured over as many New-Orders as
+        // a fast one. It may end a tick late, and its cost is divided by the New-Orders that it has had.
         while self.terminals.new_orders() < base + self.setting.window && !self.stop.is_asked() {
             self.terminals.wait(TICK, self.stop, |_| ()).await?;
             if let Some(observer) = self.observer.as_mut().filter(|_| self.looked.elapsed() >= LOOK_EVERY) {

@@ -45,7 +45,9 @@ fn series(view: &View<'_>) -> Option<Vec<Named>> {
             let finished = view.finished(&case(pool))?;
             Some(Bar { value: finished.row.total_ms_per_new_order, steady: finished.steady })
         };
+        // The paper does not say whether its runs were steady. A star would claim that they were not.
         let paper = |pool| Some(Bar { value: printed(&case(pool))?.total_ms, steady: true });
+        // A missing bar drops the chart: a comparison under way must not replace the last complete one.
         all.push(named(pair_name(pair), POOLS.iter().map(here).collect::<Option<_>>()?));
         let paper_name = format!("{}{IN_PAPER}", pair_name(pair));
         all.push(named(paper_name, POOLS.iter().map(paper).collect::<Option<_>>()?));

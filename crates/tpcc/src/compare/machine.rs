@@ -21,6 +21,7 @@ impl Machine {
         let model = model.and_then(|line| line.split_once(':')).map(|(_, name)| name.trim());
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         Self {
+            // On Arm the kernel gives no model name.
             cpu: model.unwrap_or(std::env::consts::ARCH).to_owned(),
             cores: cores(),
             kernel: format!("{} {}", std::env::consts::OS, kernel.trim()),
@@ -62,6 +63,7 @@ fn civil(days: u64) -> (u64, u64, u64) {
     let (era, of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
     let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    // From March on, the lengths of months repeat every five, which have 153 days: 31, 30, 31, 30, 31.
     let from_march = (5 * of_year + 2) / 153;
     let day = of_year - (153 * from_march + 2) / 5 + 1;
     let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };

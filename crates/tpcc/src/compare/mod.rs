@@ -40,6 +40,7 @@ pub(crate) fn compare(cli: &Cli) -> Result<End, Box<dyn Error>> {
     let again = cli.comparison.again;
     let open: Vec<_> =
         cases.iter().filter(|case| again || results.finished(&setting, case).is_none()).cloned().collect();
+    // Read at the start, since a build during the hours of a comparison replaces the program's file.
     let build = machine::build();
     if !open.is_empty() {
         let (date, command) = (machine::date(), machine::command());
@@ -74,6 +75,7 @@ fn base(cli: &Cli) -> Cli {
 }
 
 fn write(results: &Results, setting: &results::Setting, dir: &Path) -> Result<(), Box<dyn Error>> {
+    // The results go first: chart and page can be drawn from them again.
     results.write(dir)?;
     if let Some(chart) = gain::chart(&view::View { results, setting }) {
         results::replace(&dir.join("gain.svg"), chart.as_bytes())?;

@@ -96,6 +96,8 @@ impl Observer {
 
 impl Watch {
     fn see(&mut self, counts: Option<PageCounts>, home: Location, seconds: f64) {
+        // The page counts as having been there since the last look: moves within five seconds are missed,
+        // which is little beside the third of a run that a point needs.
         match home {
             Location::Ssd => self.ssd_seconds += seconds,
             Location::Hdd => self.hdd_seconds += seconds,

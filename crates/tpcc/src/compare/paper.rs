@@ -55,6 +55,7 @@ const DB_15: [Line; 9] = [
 
 /// The paper's numbers for this run, if it printed them.
 pub(crate) fn printed(case: &Case) -> Option<Printed> {
+    // A shape has the paper's gigabytes as its numbers, so it selects the row at any real size.
     let lines: &[Line] = match (case.shape.db, case.shape.ssd) {
         (30, 10) => &DB_30,
         (15, 10) => &DB_15,

@@ -144,6 +144,7 @@ impl Common<'_> {
 
     fn loaded(&self, case: &Case) -> Result<Arc<Loaded>, SessionError> {
         let Some(of_case) = self.load_of(case) else { unreachable!("every case has its database") };
+        // Held while it loads: the other workers of this database wait, instead of loading it as well.
         let (_, loaded) = &mut *of_case.loaded.lock();
         match loaded {
             Some(loaded) => Ok(Arc::clone(loaded)),

@@ -117,6 +117,7 @@ impl Results {
     pub(crate) fn read(dir: &Path) -> Result<Self, ResultsError> {
         let path = file(dir);
         match std::fs::read(&path) {
+            // A file that does not parse is an error: as an empty report, it would soon be overwritten.
             Ok(bytes) => serde_json::from_slice(&bytes).map_err(|why| ResultsError::Foreign { path, why }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
             Err(source) => Err(ResultsError::Io { path, source }),
@@ -133,6 +134,8 @@ impl Results {
 
     /// The outcome of `case` under `setting`, if any.
     pub(crate) fn outcome(&self, setting: &Setting, case: &Case) -> Option<&Outcome> {
+        // All of the setting has to agree, the version included: rows of other code or sizes do not
+        // belong beside these.
         let entry = self.entries.iter().find(|entry| entry.setting == *setting && entry.case == *case);
         entry.map(|entry| &entry.outcome)
     }

@@ -176,6 +176,7 @@ const SUBRANGE_LAST: u32 = 999;
 
 /// Figures 4 and 6, from one run of GD2L+CAC.
 pub(crate) fn observed(view: &View<'_>) -> Option<Value> {
+    // The zone of all other experiments: the only run that is observed.
     let case = Case::zone(ZONES[3]);
     let observed = view.finished(&case)?.observed.as_ref()?;
     let pages = &observed.pages;
@@ -213,6 +214,7 @@ const TABLES: [(&str, RGBColor); 3] =
 fn expansion(observed: &Observed) -> String {
     let lines = TABLES.map(|(table, color)| {
         let shown = observed.groups.iter().filter(|group| {
+            // Without misses on both devices, no ratio of miss rates has been measured.
             let missed = group.miss_hdd.is_some_and(|m| m > 0.0) && group.miss_ssd.is_some_and(|m| m > 0.0);
             let wide = group.pages >= GROUP_PAGES_MIN && group.logical_reads_per_min < SUBRANGE_LAST;
             group.table == table && wide && missed

@@ -19,6 +19,8 @@ const MEASURED: usize = 8;
 impl CompareArgs {
     /// Warehouses of every database. All have the same number; the SSD's size follows the ratio.
     pub(crate) fn warehouses(&self, cli: &Cli) -> u16 {
+        // Ten, since ITEM has 8 MB whatever the number is: with ten it is a third of the smallest pool,
+        // and with fewer it would decide the miss rates.
         cli.warehouses.unwrap_or(if self.quick { 1 } else { 10 })
     }
 
@@ -29,6 +31,7 @@ impl CompareArgs {
 
     /// The number of runs at once.
     pub(crate) fn jobs(&self, cases: usize) -> usize {
+        // Every core may be busy: virtual time does not see how fast the machine is.
         self.jobs.map_or_else(cores, NonZeroUsize::get).clamp(1, cases.max(1))
     }
 

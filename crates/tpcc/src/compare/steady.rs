@@ -37,6 +37,8 @@ pub(crate) fn is_steady(windows: &[Window]) -> bool {
     let Some(last) = windows.len().checked_sub(2 * LOOK).map(|from| &windows[from..]) else { return false };
     let (earlier, later) = last.split_at(LOOK);
     let filled = last[last.len() - 1].ssd_filled - last[0].ssd_filled;
+    // Two groups, since a slow fall stays within the spread of one group: neighbouring windows agree, and
+    // yet the cost is not final.
     let (was, is) = (mean(earlier), mean(later));
     filled <= FILLED_MAX && (is - was).abs() <= LOOKS_APART_MAX * is && spread(later) <= WINDOW_OFF_MAX
 }

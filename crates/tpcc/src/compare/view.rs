@@ -36,6 +36,7 @@ impl<'a> View<'a> {
     pub(crate) fn pairs(&self, pairs: &[Pair<'a>]) -> Vec<Pair<'a>> {
         let own = |pair: &Pair<'_>| ANALYSIS.contains(pair) || RIVALS.contains(pair);
         let all = self.rows().map(|(case, _)| (case.pool_policy.as_str(), case.ssd_policy.as_str()));
+        // Sorted, since rows stand in the order in which concurrent runs have ended.
         let more: BTreeSet<_> = all.filter(|pair| !own(pair)).collect();
         pairs.iter().copied().chain(more).collect()
     }

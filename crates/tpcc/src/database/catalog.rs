@@ -35,6 +35,7 @@ impl Scale {
 
     /// The value that a tree stores for a row.
     pub(crate) fn stored(self, row: &[u8]) -> Vec<u8> {
+        // The overhead is real bytes, so that a page holds about as many rows as in InnoDB.
         let mut stored = row.to_vec();
         stored.resize(row.len() + self.unused_bytes(), 0);
         stored
@@ -65,6 +66,7 @@ impl Catalog {
         };
         let page = match store.get(PageId::new(space, 0)).await {
             Ok(page) => page,
+            // A crash came after the space and before its page: the load was not complete.
             Err(pagetier::Error::NoSuchPage { .. }) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
@@ -72,6 +74,8 @@ impl Catalog {
         if page[..8] == [0; 8] {
             return Ok(None);
         }
+        // Rows have no version of their own: under another layout every field would be read from the
+        // wrong place.
         if page[..8] != *MAGIC || word(&page, 8) != VERSION {
             return Err(DbError::NotOurs(format!("its catalog begins {:02x?}", &page[..12])));
         }
@@ -110,6 +114,7 @@ impl Catalog {
         for (at, word) in (8..).step_by(4).zip(words) {
             page[at..at + 4].copy_from_slice(&word.to_le_bytes());
         }
+        // A sync does not cover a change whose guard still lives.
         drop(page);
         store.sync().await?;
         Ok(())

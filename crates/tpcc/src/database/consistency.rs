@@ -44,6 +44,8 @@ pub(crate) async fn check(database: &Database) -> Result<Result<(), String>, DbE
             ControlFlow::Continue(())
         })
         .await?;
+    // The districts below are indexed by warehouse number: with a row missing, the last ones would be out
+    // of bounds.
     if warehouses.len() != usize::from(database.catalog.scale.warehouses) {
         return Ok(Err(format!("{} warehouses of {}", warehouses.len(), database.catalog.scale.warehouses)));
     }
@@ -59,6 +61,7 @@ async fn read_districts(database: &Database, districts: &mut [District]) -> Resu
     })
     .await?;
     scan(database, Table::Orders, districts, |district, o, row| {
+        // Rows come in the order of their keys, so the last number seen is the greatest.
         district.last_order = o;
         district.lines_expected += orders::OL_CNT.int(row) as u64;
     })
@@ -110,6 +113,7 @@ fn judge(warehouses: &[i64], districts: &[District]) -> Result<(), String> {
 }
 
 fn judge_district(d: &District) -> Result<(), String> {
+    // Wrapping, because a damaged row may hold 0, and a check has to report it, not to panic.
     let last = d.next_order.wrapping_sub(1);
     // A district whose orders are all delivered has no new-order to compare.
     if last != d.last_order || d.new_orders > 0 && last != d.last_new_order {

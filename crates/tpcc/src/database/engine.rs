@@ -103,6 +103,7 @@ impl Database {
 
     /// The current time, in milliseconds since 1970.
     pub(crate) fn now_ms(&self) -> i64 {
+        // The runtime's clock, not the system's: virtual runs of one seed must write the same dates.
         self.epoch_ms + self.began.elapsed().as_millis() as i64
     }
 
@@ -111,10 +112,12 @@ impl Database {
         // Before any row is locked: a transaction that waited for the log with locks would stop all that
         // need its rows.
         self.wal.has_space().await;
+        // After the wait, because a stop ends the wait too.
         if self.stopped.load(Ordering::Acquire) {
             return Err(DbError::Stopped);
         }
         operations.clear();
+        // A New-Order takes the most locks, 16: its district and up to 15 rows of stock.
         Ok(Tx { database: self, operations, locks: Vec::with_capacity(20) })
     }
 
@@ -126,11 +129,14 @@ impl Database {
                     self.tree(table).put(key, &self.catalog.scale.stored(val)).await?;
                 }
                 Operation::Patch { table, key, at, bytes } => {
+                    // A transaction reads a row before it patches it: a missing one means that the tree
+                    // has lost it.
                     if !self.tree(table).patch(key, at, bytes).await? {
                         return Err(DbError::MissingRow { table, key: key.to_vec() });
                     }
                 }
                 Operation::Delete { table, key } => {
+                    // The row may be gone already, since recovery repeats partly applied commits.
                     self.tree(table).delete(key).await?;
                 }
             }
@@ -206,11 +212,14 @@ pub(crate) struct Tx<'d> {
 impl Tx<'_> {
     /// Locks a row until the transaction ends. Rows must be locked in ascending order.
     pub(crate) async fn lock(&mut self, row: RowKey) -> Result<(), DbError> {
+        // Two lines of an order may name the same row of stock; sorted, they are neighbours.
         if self.locks.last().is_some_and(|(last, _)| *last == row) {
             return Ok(());
         }
         debug_assert!(self.locks.last().is_none_or(|(last, _)| *last < row), "locks out of order");
         self.locks.push((row, self.database.locks.lock(row).await));
+        // The lock may come from a commit that was dropped half-way. Such a commit stops the database
+        // before it releases its locks, so this check never misses it.
         if self.database.stopped.load(Ordering::Acquire) {
             return Err(DbError::Stopped);
         }

@@ -29,6 +29,7 @@ pub(crate) fn estimate_bytes(scale: Scale, page_size: PageSize) -> u64 {
             Table::OrderLine => customers * 10,
             Table::Item => scale.items.into(),
             Table::Stock => u64::from(scale.warehouses) * u64::from(scale.items),
+            // Clause 4.3.3.1: each customer has one row of history, one order, an entry in each index.
             _ => customers,
         };
         let (key, val) = table.lens();
@@ -57,6 +58,8 @@ pub(crate) async fn load(
     // The terminals have the streams from 1 on.
     let mut random = Random::new(seed, 0);
     let catalog = Catalog { scale, seed, constants: random.load_constants() };
+    // The block ends before the sync: an appender keeps its last leaf latched, and a sync does not cover
+    // a change whose guard still lives.
     {
         let appenders = trees.iter().map(Appender::new).collect();
         let mut loader =
@@ -73,6 +76,7 @@ pub(crate) async fn load(
         }
     }
     drop(trees);
+    // The rows are durable before the catalog: after a crash it must not vouch for rows that were lost.
     store.sync().await?;
     // An interrupted load has no catalogue, and is not opened.
     catalog.write(store).await?;
@@ -133,6 +137,7 @@ impl Loader<'_> {
         self.address(&mut row[address]);
         district::TAX.set_int(&mut row, self.random.between(0, 2_000).into());
         district::YTD.set_int(&mut row, 3_000_000);
+        // Clause 4.3.3.1 loads one order per customer, so orders have the customers' numbers.
         district::NEXT_O_ID.set_int(&mut row, (self.scale.customers + 1).into());
         self.push(Table::District, &schema::district_key(w, d), &row).await?;
         self.customers(w, d).await?;
@@ -267,6 +272,7 @@ impl Loader<'_> {
         }
         self.random.letters(state);
         self.random.digits(&mut zip[..4]);
+        // Clause 4.3.2.7: four random digits, then this constant.
         zip[4..9].copy_from_slice(b"11111");
     }
 }

@@ -15,6 +15,8 @@ pub(crate) struct RowKey(u64);
 
 impl RowKey {
     const fn new(class: u64, w: u16, d: u8, n: u32) -> Self {
+        // The class has the highest bits, so that the order of keys is the order of locking whatever the
+        // numbers are.
         Self(class << 60 | (w as u64) << 40 | (d as u64) << 32 | n as u64)
     }
 

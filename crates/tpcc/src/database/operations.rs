@@ -83,6 +83,7 @@ impl Operations {
         std::iter::from_fn(move || {
             let bytes = rest.filter(|bytes| !bytes.is_empty())?;
             let parsed = parse(bytes);
+            // Lengths follow from an operation's head: behind a malformed one no boundary is known.
             rest = parsed.map(|(_, rest)| rest);
             Some(parsed.map(|(operation, _)| operation))
         })

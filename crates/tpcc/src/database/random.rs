@@ -67,6 +67,8 @@ impl Random {
 
     /// Fills `text` with letters and digits.
     pub(crate) fn letters(&mut self, text: &mut [u8]) {
+        // Six bits always select one of 64 letters. `x` and `y` are there twice to make up the number,
+        // and so twice as likely, on which nothing depends.
         const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789xy";
         // One draw serves ten letters at 6 bits each: most of a loaded database is such text.
         for part in text.chunks_mut(10) {

@@ -133,6 +133,8 @@ impl Field {
 
     /// Writes the low bytes of a count that may overflow its field.
     pub(crate) fn set_count(self, row: &mut [u8], n: i64) {
+        // Warehouse numbers are written here, too: they are unsigned, and those above 32,767 would fail
+        // the check of `set_int`.
         self.of_mut(row).copy_from_slice(&n.to_le_bytes()[..self.len]);
     }
 }
@@ -178,6 +180,8 @@ row! {
 }
 row! {
     /// A carrier of 0 means none yet.
+    // The padding here and below brings a row and its key to the bytes of clause 4.2.2, where the columns
+    // need fewer.
     orders { C_ID 4, ENTRY_D 8, CARRIER_ID 1, OL_CNT 1, ALL_LOCAL 1, pad 2 }
 }
 row! {
@@ -193,6 +197,7 @@ row! {
 }
 
 /// A new-order row has only its key.
+// A byte that nothing reads brings the key of 7 to the 8 bytes of clause 4.2.2.
 pub(crate) const NEW_ORDER_ROW: [u8; 1] = [0];
 
 /// The length of a key of [`Table::CustomerByName`].
@@ -247,6 +252,7 @@ pub(crate) fn name_key(w: u16, d: u8, last: &[u8], first: &[u8], c: u32) -> [u8;
     let mut names = [0; 32];
     names[..last.len()].copy_from_slice(last);
     names[16..16 + first.len()].copy_from_slice(first);
+    // The customer's number makes the key unique: two customers may have both names in common.
     concat(&[&w.to_be_bytes(), &[d], &names, &c.to_be_bytes()])
 }
 

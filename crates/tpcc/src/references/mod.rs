@@ -93,6 +93,7 @@ impl Tpcc {
             warehouse: Dense::new(1, warehouses, 130),
             district: Dense::new(2, parts, 130),
             customer: Dense::new(3, parts * CUSTOMERS, 22),
+            // History has no primary key: InnoDB appends the rows of all districts at one end.
             history: Parts::new(4, 1, |_| parts * CUSTOMERS, 200),
             new_order: Parts::new(5, parts, |_| UNDELIVERED, 500),
             orders: Parts::new(6, parts, |_| ORDERS, 300),
@@ -156,6 +157,8 @@ impl Tpcc {
         self.orders.append(out, part);
         self.by_customer.insert(out, part, customer, CUSTOMERS);
         self.new_order.append(out, part);
+        // No order is rolled back (clause 2.4.1.4): the one in a hundred would read the same pages and
+        // change none.
         let lines = self.rng.random_range(5..=15u32);
         for _ in 0..lines {
             let item = self.random_item();
@@ -222,6 +225,8 @@ impl Tpcc {
     }
 
     fn run_stock_level(&mut self, out: &mut Vec<Reference>, warehouse: u32) {
+        // Clause 2.8.1.1 gives each terminal a district for Stock-Level. Here there are no terminals, so
+        // it is drawn.
         let part = warehouse * DISTRICTS + self.rng.random_range(0..DISTRICTS);
         self.district.read(out, part);
         let d = &self.districts[part as usize];
@@ -272,6 +277,8 @@ impl District {
             customer_of: Vec::new(),
             last_order_of: vec![0; CUSTOMERS as usize],
             undelivered: ORDERS - UNDELIVERED,
+            // Uniform, as clause 4.3.3.1 has the items of loaded orders. Stock-Level reads them until the
+            // district has 20 orders of the run.
             recent_items: (0..RECENT).map(|_| rng.random_range(0..ITEMS)).collect(),
         };
         for customer in customers {

@@ -162,6 +162,7 @@ impl Location {
     fn on_files(&self, builder: Builder, dir: &Path) -> Builder {
         let builder = self.ssd.iter().fold(builder.directory(dir), Builder::ssd);
         match (&self.hdd_device, &self.hdd) {
+            // Another machine may open the device, and can find the manifest only there.
             (Some(device), _) => builder.hdd(Arc::clone(device)).manifest(OnHdd::default()),
             (None, Some(path)) => builder.hdd(path),
             (None, None) => builder,
@@ -171,6 +172,7 @@ impl Location {
     /// A copy of the loaded location in memory under another clock; runs on copies are independent.
     pub(crate) fn share(&self, clock: EmulatedClock) -> Option<Self> {
         let Place::Memory { hdd, ssd, manifest } = &self.place else { return None };
+        // The devices may be shared, because a run opens forks of them: none is written after the load.
         let (hdd, ssd, manifest) = (Arc::clone(hdd), Arc::clone(ssd), Arc::clone(manifest));
         Some(Self {
             place: Place::Memory { hdd, ssd, manifest },
@@ -247,6 +249,7 @@ impl Location {
         };
         let (marker, log) = (dir.join(LOADING), dir.join(LOG));
         if marker.exists() {
+            // The marker proves that the files are of an unfinished load; else nothing is removed.
             match std::fs::remove_dir_all(&log) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(&log)(error)),
                 _ => {}
@@ -343,6 +346,8 @@ impl Location {
             .pool_bytes(notes.pool_bytes)
             .pool_policy(policies.pool.as_str())
             .ssd_policy(policies.ssd.as_str())
+            // A checkpoint cuts a log that is three quarters full to five eighths. The cleaner keeps to
+            // the same bound, so that the checkpoint finds little left to write.
             .redo_span_max(notes.log_bytes / 8 * 5)
             // Row lookups are random. Neighbouring pages missed by chance (the districts of a Delivery) would
             // trigger useless read-ahead; InnoDB's waits for 56 pages of 64.

@@ -91,6 +91,7 @@ pub(crate) struct Row {
     pub(crate) db_bytes: u64,
     pub(crate) flows: Flows,
     /// The policies' costs at the end.
+    // Rows of earlier builds have none, and one row that does not parse fails its whole report.
     #[serde(default)]
     pub(crate) costs: Option<CostsMs>,
     /// The choices of adaptive policies at the end, by tier: `pool` and `SSD`.
@@ -238,6 +239,7 @@ impl Row {
         let percentile_ms = |q| counts.new_order_us.value_at_quantile(q) as f64 / 1e3;
         Self {
             setup,
+            // A run that is interrupted as its measurement begins has measured no time.
             tpmc: round(new_orders as f64 * 60.0 / elapsed.as_secs_f64().max(1e-9)),
             new_orders,
             rolled_back: counts.rolled_back,

@@ -106,6 +106,7 @@ impl<'c> Session<'c> {
         };
         let mut rows = Vec::new();
         for policies in self.cli.runs() {
+            // The rows so far are reported: each pair is measured by itself.
             if self.stop.is_asked() {
                 break;
             }
@@ -133,6 +134,8 @@ impl<'c> Session<'c> {
             let why = "--calibrate measures before a new database is loaded, but this one is already loaded";
             return Err(SessionError::Usage(why.into()));
         }
+        // The ratio is of the loaded size, not of today's: otherwise the pool would grow with the
+        // database from run to run.
         if self.cli.pool_bytes.is_some() || self.cli.db_ratio.is_some() {
             notes.pool_bytes = self.cli.pool_bytes(notes.loaded_bytes, notes.ssd_bytes);
         }
@@ -145,6 +148,8 @@ impl<'c> Session<'c> {
         let cli = self.cli;
         let scale = Scale::full(cli.warehouses(), cli.row_overhead);
         let estimated = estimate_bytes(scale, cli.page_size());
+        // The SSD gets its size when the store is created, before the load, and so by the estimate. The
+        // pool can wait for the real size.
         let ssd_bytes = cli.ssd_bytes(estimated);
         self.announce(scale);
         self.location.begin_load()?;
@@ -157,6 +162,8 @@ impl<'c> Session<'c> {
         let loading = load(&store, scale, cli.seed, self.now_ms(), || bar.inc(1));
         tokio::select! {
             biased;
+            // The store is dropped as it is. The marker stays, and the next load removes what this one
+            // has left.
             () = self.stop.asked() => return Err(SessionError::Interrupted),
             loaded = loading => loaded?,
         };
@@ -216,6 +223,7 @@ impl<'c> Session<'c> {
             database.store.what_if().start(&WhatIfOptions::new()).map_err(|why| what_if_error(&why))?;
         }
         let measured = run(database, plan, &self.stop, &bar, &opened.delays).await?;
+        // Estimate and trace end before the final check, which reads whole tables.
         let what_if = database.store.what_if().stop().await;
         if let Some(path) = &cli.record {
             let recorded = database.store.trace().stop().await.map_err(|e| trace_error(path, &e))?;
@@ -259,6 +267,7 @@ impl<'c> Session<'c> {
         if let Some(points) = cli.online_costs.map(NonZeroUsize::get).or(unknown) {
             prepared.builder = prepared.builder.costs(CostSource::Online { points, start: cli.costs });
         }
+        // The default is not passed on: a kept store has its own page size, and refuses another.
         if let Some(size) = cli.page_size {
             prepared.builder = prepared.builder.page_size(size);
         }
@@ -281,6 +290,8 @@ impl<'c> Session<'c> {
                 "the database has {warehouses} warehouses; omit --warehouses"
             )));
         }
+        // Before redo, whose reads and writes bring pages to the SSD: the report says how warm the SSD
+        // has stayed by itself.
         let warm = store.stats().ssd;
         let (database, recovered) = Database::open(store, wal, catalog, self.now_ms()).await?;
         let database = Arc::new(database);
@@ -328,6 +339,7 @@ impl<'c> Session<'c> {
     ) -> Result<Row, SessionError> {
         let warehouses = opened.warehouses();
         let Opened { control, database, backend, reopened, delays } = opened;
+        // A request in progress shares the store, and `close` needs the only handle.
         if let Some(control) = control {
             control.end().await;
         }
@@ -366,6 +378,7 @@ impl<'c> Session<'c> {
 
     fn now_ms(&self) -> i64 {
         if self.cli.time == Time::Virtual {
+            // Rows have dates: with today's, two runs of one seed would give two databases.
             return VIRTUAL_NOW_MS;
         }
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(VIRTUAL_NOW_MS, |since| since.as_millis() as i64)

@@ -188,6 +188,8 @@ impl<'d> Terminals<'d> {
         let mut ticks = tokio::time::interval(Duration::from_secs(1));
         loop {
             tokio::select! {
+                // Branches that are ready together are otherwise taken at random, and virtual time must
+                // follow from the seed.
                 biased;
                 () = stop.asked() => return Ok(()),
                 () = tokio::time::sleep_until(until) => {
@@ -269,6 +271,8 @@ async fn work(mut terminal: Terminal, phase: Arc<Phase>, virtual_time: bool) -> 
         // No keying or think times (clause 5.2.5): with them, a warehouse has a dozen New-Orders a minute,
         // and the few warehouses of a test would not keep a disk busy.
         let (kind, outcome) = terminal.next().await?;
+        // The clock moves only while no task can run. Terminals whose pages are all in the pool would
+        // otherwise run for ever at one instant.
         if virtual_time && began.elapsed().is_zero() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

@@ -12,11 +12,14 @@ use std::ops::ControlFlow;
 impl Terminal {
     pub(super) async fn delivery(&mut self) -> Result<Outcome, DbError> {
         let w = self.w;
+        // Clause 2.7.2 queues a Delivery and executes it later. Here the terminal executes it, because
+        // the report has no response time of a Delivery that deferral could improve.
         let carrier = self.random.between(1, 10);
         for d in 1..=DISTRICTS {
             let mut tx = self.database.begin(&mut self.operations).await?;
             // The district's lock covers its new-orders: two deliveries must not take the same order.
             tx.lock(RowKey::district(w, d)).await?;
+            // Clause 2.7.4.2: a district without an open order is skipped.
             if let Some(o) = oldest_open_order(&tx, w, d).await? {
                 deliver(&mut tx, w, d, o, carrier).await?;
             }
@@ -58,6 +61,8 @@ async fn deliver(tx: &mut Tx<'_>, w: u16, d: u8, o: u32, carrier: u32) -> Result
     })
     .await?;
     let now = tx.now_ms();
+    // A New-Order numbers its lines from 1 without a gap, so their count gives the keys, and the scan has
+    // none to collect.
     for number in 1..=lines {
         let line = schema::order_line_key(w, d, o, number);
         tx.patch(Table::OrderLine, &line, order_line::DELIVERY_D.at, &now.to_le_bytes());

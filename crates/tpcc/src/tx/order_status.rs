@@ -14,6 +14,8 @@ impl Terminal {
         let c = chosen.find(&tx, w, d).await?;
         // The district's lock keeps the order and its lines from changing between the reads below.
         tx.lock(RowKey::district(w, d)).await?;
+        // Payments and Deliveries change the balance under this lock: a Payment that another district
+        // takes in holds no lock of this one.
         tx.lock(RowKey::customer(w, d, c)).await?;
         let mut row = [0; customer::LEN];
         tx.read(Table::Customer, &schema::customer_key(w, d, c), &mut row).await?;

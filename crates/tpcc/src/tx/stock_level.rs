@@ -31,6 +31,7 @@ impl Terminal {
         .await?;
         // Stock is read at isolation level read committed, as clause 2.8.2.3 allows.
         tx.unlock();
+        // Clause 2.8.2.2: an item counts once, however many of the orders have it.
         items.sort_unstable();
         items.dedup();
         let mut low = 0;
