@@ -162,7 +162,7 @@ impl Tpcc {
         let lines = self.rng.random_range(5..=15u32);
         for _ in 0..lines {
             let item = self.random_item();
-            // Clause 2.4.1.5: one line in a hundred comes from another warehouse.
+            // Clause 2.4.1.5: one line in a hundred comes from another warehouse. Here that may be the home.
             let supplier = if self.rng.random_bool(0.01) {
                 self.rng.random_range(0..self.warehouses)
             } else {

@@ -1,5 +1,5 @@
 //! Delivery, clause 2.7: delivers the oldest open order of each district, each in its own transaction (clause
-//! 2.7.2 leaves the grouping to the implementation).
+//! 2.7 leaves the grouping to the implementation).
 
 use super::{Outcome, Terminal};
 use crate::database::engine::Tx;
