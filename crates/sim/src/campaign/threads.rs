@@ -96,6 +96,7 @@ async fn run(plan: &Plan, mut rng: SmallRng) -> Result<u64, String> {
         drop(db);
         ends("the store's leaving", left).await?;
     }
+    // After either end every commit must be there: those that a drop left in memory alone are in the log.
     let db = open_shared(plan, &media).await?;
     for (no, version) in versions.iter().enumerate() {
         let page = PageId::new(space, no as u32);
@@ -126,11 +127,14 @@ fn by_threads(shared: &Arc<Shared>, work: Vec<SmallRng>) -> Result<(), String> {
     for rng in work {
         let (shared, done) = (Arc::clone(shared), done.clone());
         std::thread::spawn(move || {
+            // The store's calls block this thread and need no runtime. The time limits around them do.
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
             let outcome = match runtime {
                 Ok(runtime) => runtime.block_on(shared.work(rng)),
                 Err(error) => Err(error.to_string()),
             };
+            // Before the result is sent: once all results are there, the receiver needs the only
+            // reference.
             drop(shared);
             let _ = done.send(outcome);
         });
@@ -236,6 +240,8 @@ impl Shared {
                     }
                 }
                 64..74 => {
+                    // A dropped request must leave the queue of the latch: otherwise those behind it wait
+                    // without end.
                     let polls = rng.random_range(1..6);
                     let guard = ends("a dropped get_mut", up_to(polls, self.db.get_mut(one))).await?;
                     if let Some(guard) = guard {
@@ -293,6 +299,7 @@ impl Shared {
     }
 
     async fn commit(&self, guards: Vec<PageMut<'_>>) -> Result<(), String> {
+        // Versions only have to differ: the latches order those of one page.
         let version = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         let mut change = MiniTx::new(Some(self.db.wal()));
         for guard in guards {

@@ -82,6 +82,7 @@ fn replaced(
     };
     let mut place = "ssd";
     match past {
+        // The marks of an older device contradict the manifest (I20), however sound its contents are.
         Past::OlderHdd => (hdd, place) = (older.hdd.fork(1, &power), "hdd"),
         Past::OlderSsd => ssd = older.ssd.fork(2, &power),
         // The error may name any part: an old manifest contradicts each device.

@@ -12,6 +12,7 @@ pub(crate) fn examine(crash: Crash<'_>, totals: &mut Totals) -> Result<(), Strin
     let Crash { plan, moment, outcome } = crash;
     let manifest = Arc::new(moment.manifest.fork());
     let recorded = manifest.to_bytes();
+    // A crash before the first save leaves no store, and this open makes none.
     let exists = recorded.is_some() || plan.on_hdd > 0 && !moment.model.spaces.is_empty();
     if !exists {
         return Ok(());

@@ -74,6 +74,8 @@ pub(crate) fn examine(crash: Crash<'_>, rng: &mut SmallRng, totals: &mut Totals)
     let disks = crash.devices();
     let (hdd, ssd) = (&disks.hdd, &disks.ssd);
     let layout = plan.layout();
+    // The ring may have images of several versions of such a page, and a repair must take the newest
+    // (I22).
     let structure = if plan.hazard == Hazard::RottenHomes && rng.random_bool(0.7) {
         Structure::RingedHome
     } else {
@@ -106,8 +108,11 @@ pub(crate) fn examine(crash: Crash<'_>, rng: &mut SmallRng, totals: &mut Totals)
     let ended = in_virtual_time(async {
         let store = match plan.builder_on(disks.shared(), &Arc::new(manifest)).open().await {
             Ok(store) => store,
+            // Any structure may be the one without which no open can go on, if the operator learns which.
             Err(error) => return refusal(&error, structure.device()).map(|()| None),
         };
+        // Damage may cost an only copy, and reading it is an error then. An older version in its place
+        // stays a violation (I10, I23).
         let lenient = Lenient { corrupt: true, volatile: outcome.keeps_power(), ..Lenient::default() };
         let mut checked = check(&store, &Mutex::new(moment.model.clone()), lenient).await?;
         checked.meet(&crash);

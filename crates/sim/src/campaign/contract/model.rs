@@ -105,6 +105,8 @@ impl PageModel {
     /// Whether a failed write may have left its home torn for good: it was discarded before the next attempt,
     /// and has no version that is known to be durable.
     pub(crate) fn may_be_torn(&self) -> bool {
+        // With a floor there is a durable version somewhere, from which the open has to repair a torn
+        // home (I22).
         self.given_up && self.allows(0)
     }
 
@@ -117,6 +119,8 @@ impl PageModel {
             self.existence = Existence::There;
         }
         self.bare();
+        // A readmission may take back versions that no `sync` covered, and no others (I31): the floor
+        // stays. Every other loss may take all versions.
         self.floor = if spared { self.floor } else { 0 };
         // No call that has begun can vouch for the versions so far.
         self.worthless = self.versions.last().copied().unwrap_or(0);
@@ -138,6 +142,8 @@ impl PageModel {
 
     /// Whether reading it may fail after a crash, which it does.
     pub(crate) fn fails(&mut self) -> bool {
+        // A version written since the loss was in memory alone, or volatile. The crash took it back, and
+        // the page is as unreadable as before.
         if self.home_gone {
             self.is_gone();
         }
@@ -296,6 +302,8 @@ impl Model {
         let page = guard.id();
         let version = self.wrote(page);
         fill(guard, page, version);
+        // The version serves as the LSN, so that `flush_to` and the gate of the log can be judged by
+        // versions.
         guard.set_lsn(Lsn(u64::from(version)));
         version
     }
@@ -337,6 +345,8 @@ impl Model {
             for (no, p) in &s.pages {
                 // A version that is still under its guard is not covered.
                 let newest = p.versions.iter().rev().find(|v| **v <= up_to.min(p.published));
+                // The call owes nothing to a page that was discarded since: the store may have dropped
+                // its versions without writing any.
                 if let Some(newest) = newest.filter(|v| !p.uncertain && **v > p.worthless) {
                     covered.push((PageId::new(SpaceId(*space), *no), *newest, p.discards));
                 }
@@ -355,6 +365,8 @@ impl Model {
             }
         }
         for space in self.spaces.values_mut() {
+            // A `sync` replaces a manifest whose last save failed (I41). That settles the calls that had
+            // failed when it began, and none that failed later.
             space.unverified_drop = space.unverified_drop.filter(|call| *call > promise.unverified_calls);
             space.pages.values_mut().for_each(|p| p.settle(promise.unverified_calls));
         }
@@ -363,6 +375,8 @@ impl Model {
     /// Records the start or end of a discard: any earlier contents may come back.
     pub(crate) fn discarded(&mut self, page: PageId) {
         if let Some(p) = self.page(page) {
+            // The newest version may be on the SSD alone, whose slot the discard gives up. Only the home
+            // remains, and it may be of any age.
             p.bare();
             p.floor = 0;
             p.uncertain = true;
@@ -384,6 +398,8 @@ impl Model {
         self.unverified_calls += 1;
         let call = unverified.then_some(self.unverified_calls);
         if let Some(s) = self.spaces.get_mut(&space) {
+            // A drop that certainly changed nothing does not settle an earlier one, whose save may be in
+            // force.
             (s.state, s.unverified_drop) = (SpaceState::Live, call.or(s.unverified_drop));
         }
     }
@@ -419,6 +435,8 @@ impl Model {
         // No loss makes a free page exist.
         let exists = |p: &&mut PageModel| !p.is_absent() || version == Some(0);
         let covered = self.page(page).filter(exists);
+        // After a crash only a floor above the loss proves that a durable version is missing: the
+        // published one may have been in memory alone. A running store still has it.
         let covered = covered.filter(|p| if running { p.published <= lost_to } else { p.floor <= lost_to });
         let spared = |p: &PageModel| p.floor == 0 || version.is_some_and(|version| version >= p.floor);
         covered.filter(|p| !spares || spared(p)).map(|p| p.lost(version, spares)).is_some()
@@ -433,6 +451,8 @@ impl Model {
     /// `sync` covered, or a newer one.
     pub(crate) fn reverted(&mut self, page: PageId) {
         if let Some(p) = self.page(page).filter(|p| !p.is_free()) {
+            // The promise of a `sync` in flight was about a version that is gone: the changed count voids
+            // it.
             p.uncertain = true;
             p.discards += 1;
         }
@@ -449,6 +469,7 @@ impl Model {
     /// Records that the space is durably gone.
     pub(crate) fn dropped(&mut self, space: u32) {
         if let Some(s) = self.spaces.get_mut(&space) {
+            // The entry stays, so that each later check sees whether the space has come back.
             s.state = SpaceState::Dropped;
             s.pages.clear();
         }

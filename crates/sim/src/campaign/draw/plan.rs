@@ -173,6 +173,8 @@ impl Plan {
         plan.draw_policy();
         // A generator of its own, as in `draw_policy`.
         let mut rng = SmallRng::seed_from_u64(seed ^ 0x0a5e_11e4_d015_7a2b);
+        // `Past` puts an older HDD beside a newer manifest. With the manifest on the HDD both would be
+        // equally old.
         plan.on_hdd = u32::from(hazard != Hazard::Past && rng.random_ratio(1, 6));
         plan.hot_ms = [0, 0, 0, 0, 0, 12, 60, 400][rng.random_range(0..8)];
         plan.page_kib = if rng.random_ratio(1, 12) { 16 } else { 4 };
@@ -215,6 +217,8 @@ impl Plan {
             ssd_us: [50, 300, 3000][rng.random_range(0..3)],
             images: 40,
             outcomes: 2,
+            // Few seeds: after a fault the checks must allow errors, so the lives without faults are the
+            // stricter test.
             faults: rng.random_ratio(1, 8),
             // Half of the seeds lack some kinds: a store that is never synced, or never at rest, gets into
             // other states.
@@ -272,6 +276,8 @@ impl Plan {
                 (self.slots, self.zone_percent, self.ssd_policy) = (draw(rng, 32, 36), 100, "lru2");
                 (self.hdd_us, self.ssd_us) = (500, [50, 500][rng.random_range(0..2)]);
             }
+            // The slot write of an evicted page outlasts many reads from the HDD, so its page comes back,
+            // and is changed, while the copy is in flight.
             Hazard::JustEvicted => (self.zone_percent, self.hdd_us, self.ssd_us) = (100, 300, 12_000),
             Hazard::Killed
             | Hazard::FlushFails
@@ -307,6 +313,8 @@ impl Plan {
                 (self.slots, self.without) = (if rng.random_bool(0.5) { 0 } else { self.slots }, 0);
             }
             Hazard::TornHomes => {
+                // Slow home writes are in flight at most crashes, and quick slot writes back them:
+                // recovery has torn homes to repair from slots (I22).
                 (self.lives, self.ssd_policy, self.zone_percent) = (4, "doublewrite", 100);
                 (self.ring, self.hdd_us, self.ssd_us) = (draw(rng, 2, 8), 12_000, 50);
             }
@@ -324,6 +332,7 @@ impl Plan {
             }
             Hazard::FullDisk => {
                 (self.lives, self.ops, self.ring) = (draw(rng, 3, 6), draw(rng, 60, 200), draw(rng, 2, 8));
+                // Many extents, so that the space has to grow throughout the life, also after the fault.
                 (self.pages, self.without) = (600, 0);
             }
             Hazard::DroppedSpaces => {
@@ -349,10 +358,13 @@ impl Plan {
                 (self.lives, self.ops, self.ring) = (draw(rng, 2, 4), draw(rng, 30, 100), draw(rng, 1, 8));
                 (self.tasks, self.pages) = (draw(rng, 1, 3), draw(rng, 30, 90));
                 (self.hdd_us, self.ssd_us) = ([300, 3000][rng.random_range(0..2)], 300);
+                // Without a gate of the campaign's own: the engine's log is the store's gate.
                 (self.without, self.images, self.outcomes, self.gate_us) = (0, 24, 1, 0);
             }
             Hazard::RottenHomes => {
                 (self.lives, self.ops, self.ring) = (6, draw(rng, 15, 60), draw(rng, 4, 8));
+                // A slot could repair a home, too. Without slots only the ring can, and few pages have
+                // several images each in it (I22).
                 (self.slots, self.pages, self.without) = (0, draw(rng, 24, 30), 0);
                 (self.hdd_us, self.ssd_us) = (1000, 300);
             }
@@ -379,6 +391,7 @@ impl Plan {
         self.gate_us = [0, 0, 500, 20_000][rng.random_range(0..4)];
         let hostile = [rng.random_ratio(1, 24), rng.random_ratio(1, 48)];
         self.hostile = hostile.map(|yes| yes.then(|| rng.random_range(0..1000)));
+        // The smallest sizes have code paths of their own, which a draw from a range would seldom reach.
         match rng.random_range(0..16) {
             0 => self.ring = 0,
             1 => self.ring = 1,

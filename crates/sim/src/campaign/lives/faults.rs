@@ -93,6 +93,7 @@ impl FaultBase {
         (plan.ssd_policy, plan.pool_policy, plan.zone_percent, plan.outqueue) = (ssd_policy, "gd2l", 40, 40);
         // Of a manifest on the HDD, or a ring there, the random lives have the faults.
         (plan.hdd_us, plan.ssd_us, plan.tasks, plan.ops, plan.on_hdd) = (3000, 300, 2, 250, 0);
+        // No hazard beside the fault of the case, so that the case names the cause of a violation.
         plan.without = Plan::ORDINARY;
         let made = Arc::new(plan.clone());
         let life = Life::new(&made, Start::Blank, Rate::Never, seed);
@@ -121,6 +122,7 @@ impl FaultBase {
         if index >= Self::operations() {
             return self.record(index, totals);
         }
+        // Neighbouring cases differ in kind, so that a short range of cases has all of them.
         let kind = KINDS[(index % KINDS.len() as u64) as usize];
         let rest = index / KINDS.len() as u64;
         let (ssd, n) = (rest % 2 == 1, rest / 2 + 1);
@@ -144,6 +146,8 @@ impl FaultBase {
     fn record(&self, index: u64, totals: &mut Totals) -> Result<(), Violation> {
         let cases = records::Case::all();
         let case = &cases[(index - Self::operations()) as usize % cases.len()];
+        // The base has all of its 80 pages. Without a higher limit nothing would grow, and no growth
+        // could fail.
         let plan = Plan { hazard: Hazard::Records, pages: 500, ..(*self.plan).clone() };
         let place = format!("fault case {index}: {}", case.name());
         judged(&plan, place, totals, |_, totals| {
@@ -160,6 +164,8 @@ impl FaultBase {
         };
         totals.lives += 1;
         let moments = life.live(totals)?;
+        // A home write that was reported and never landed leaves the older page there, which is sound:
+        // reading cannot tell.
         let lenient = Lenient { corrupt: kind.corrupts, stale: kind.corrupts, ..Lenient::default() };
         for (at, moment) in moments.iter().enumerate() {
             let outcome = Outcome::Cut(n << 8 | at as u64);

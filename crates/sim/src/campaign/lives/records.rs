@@ -26,6 +26,7 @@ impl Worker {
             1 | 2 => self.drop_space().await,
             _ => {
                 let full = self.model.lock().pages() >= self.plan.pages as usize;
+                // Up to an extent of 64 pages and a few more, so that most runs make the space grow.
                 for _ in 0..if full { 0 } else { self.rng.random_range(8..70) } {
                     self.allocated().await?;
                 }
@@ -57,6 +58,8 @@ impl Case {
         };
         for (when, skips) in [When::Opening, When::AtWork, When::Closing].into_iter().zip(SKIPS) {
             for (skip, count, replaced) in product(skips, &TIMES, &[false, true]) {
+                // In force: the save takes effect although it fails, as a rename does whose fsync fails.
+                // The store must then expect either manifest.
                 let what = format!("{count} saves of the manifest fail after {skip}, in force: {replaced}");
                 add(when, Planned::saves(Saves { skip, count, replaced }), what);
             }
@@ -70,6 +73,8 @@ impl Case {
             }
         }
         for (skip, times, effect) in product(4, &TIMES, &EFFECTS[..2]) {
+            // Growths are counted apart from other operations, and from 1 on, so no fault has to let the
+            // first ones pass.
             let fault = Fault::new(effect).on(IoOp::Grow).from_op(skip + 1).times(times);
             add(
                 When::AtWork,
@@ -99,11 +104,14 @@ impl Case {
         let life = Life {
             faults: if closing { Vec::new() } else { vec![self.planned.clone()] },
             closing_fails: closing.then(|| self.planned.clone()),
+            // A close has to write what the records that failed at work left unsaved, so some of those
+            // lives end with one, too.
             closes: closing || seed.is_multiple_of(3),
             ..Life::new(plan, Start::Crash(moment, Outcome::Cut(3)), Rate::Some { share: 0.01, max: 4 }, seed)
         };
         totals.lives += 1;
         for (at, moment) in life.live(totals)?.iter().enumerate() {
+            // Both outcomes: after a kill the next open reads a record that a power cut may still take.
             for outcome in [Outcome::Cut(seed << 8 | at as u64), Outcome::Killed(seed << 8 | at as u64)] {
                 let crash = Crash { plan, moment, outcome };
                 totals.crash(&examine(crash, Lenient::default(), Rate::Never)?.checked);
@@ -130,6 +138,8 @@ impl Case {
                     Err(error) if names_the_record(&error) => {}
                     Err(error) => return Err(format!("the error does not say what failed: {error}")),
                 }
+                // An open that failed half-way is crashed, too: its leftovers must be as harmless as
+                // those of a crash.
                 after.push((hdd.moment(), ssd.moment(), ring.moment(), manifest.fork()));
             }
             hdd.clear_faults();

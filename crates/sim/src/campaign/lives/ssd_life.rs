@@ -87,6 +87,8 @@ impl World {
         let disks = plan.with_latencies(crash.devices());
         let (manifest, mut model) = (moment.manifest.fork(), moment.model.clone());
         model.strict = plan.has("readmit-spares");
+        // Until a call gives the SSD up, only a readmission can lose pages, and it must spare those that
+        // a `sync` covered (I31).
         model.loss_spares_synced = true;
         let probe = Probe::new(&plan, disks, manifest, model, seed);
         let mut states = States::default();
@@ -258,6 +260,7 @@ impl World {
         let may_grow = self.reported.may_grow || self.reported.unverified;
         let lists = |loss: &Option<SsdLoss>, page| loss.as_ref().is_some_and(|loss| loss.contains(page));
         for page in self.pages() {
+            // The list stays until it is acknowledged (I21), also across crashes and opens.
             if lists(loss, page) && !lists(&now, page) && !may_be_gone {
                 return Err(format!("page {page} was reported lost, and now is not: {loss:?}, {now:?}"));
             }
@@ -267,6 +270,8 @@ impl World {
                 ));
             }
         }
+        // The pages alone do not show that: a list may name only pages that the model no longer has,
+        // since their spaces were dropped.
         if loss.is_some() && now.is_none() && !may_be_gone {
             return Err(format!("{loss:?} was not acknowledged, but is not reported"));
         }
@@ -301,6 +306,8 @@ impl World {
     fn restart(&mut self, disks: Disks) {
         let mut model = self.model().clone();
         if let Some(log) = &self.probe.log {
+            // The log survives the crash: a gate that began at the model's older position would find
+            // pages ahead of it.
             model.log_durable = log.durable();
         }
         let manifest: MemoryManifest = self.probe.manifest.fork();
@@ -360,10 +367,14 @@ impl World {
         self.failed = true;
         let ops = self.rng.random_range(0..20);
         self.worker(store).run(ops).await?;
+        // A readmission that still runs could have judged a slot before its bit flips, and would vouch
+        // for it afterwards.
         if self.rng.random_bool(0.4) && !self.background {
             let layout = self.plan.layout();
             for _ in 0..self.rng.random_range(1..8) {
                 let slot = self.rng.random_range(0..layout.slots);
+                // In the payload: the header still names page and stamp, and only the checksum shows the
+                // damage.
                 self.probe.ssd.flip_bit(layout.slot_at(slot) + 900, 3);
             }
             self.story.push("rot".to_owned());
@@ -432,6 +443,7 @@ impl World {
             self.background = true;
             return Ok(());
         };
+        // A call that waits for its turn has outlasted the one that was dropped.
         self.background &= !waits;
         if act == Act::Readmit && done.is_ok() && verified && !self.background {
             self.corrupted = false;
@@ -489,6 +501,8 @@ impl World {
         for page in self.pages() {
             if reported.as_ref().is_some_and(|loss| loss.contains(page)) {
                 let found = read(store, page).await?.ok();
+                // The model goes on from the version that the embedder sees: once the list is gone,
+                // nothing else excuses the missing ones.
                 self.model().dealt_with(page, found);
             }
         }

@@ -64,6 +64,7 @@ fn lives(crash: Crash<'_>, rng: &mut SmallRng, totals: &mut Totals) -> Result<()
         hazard: Hazard::Upkeep,
         tasks: rng.random_range(2..=4),
         ops: rng.random_range(30..120),
+        // More than an extent, so that frees empty whole extents, which spaces give back.
         pages: crash.plan.pages.max(rng.random_range(100..=180)),
         ..crash.plan.clone()
     });
@@ -109,6 +110,7 @@ fn shut_down(crash: Crash<'_>, mut rng: SmallRng, totals: &mut Totals) -> Result
 }
 
 fn replace_ssd(crash: Crash<'_>, mut rng: SmallRng, totals: &mut Totals) -> Result<(), String> {
+    // Seldom of the old SSD's size, so that a mix-up of the two layouts shows.
     let then = Plan { slots: rng.random_range(32..=90), ..crash.plan.clone() };
     let (outcome, again) = (outcome_of(&mut rng), outcome_of(&mut rng));
     let samples = in_virtual_time(async { InUse::open(crash, rng).await?.replace_ssd(&then).await })?;
@@ -157,6 +159,7 @@ impl InUse {
         let ops = self.rng.random_range(1..200);
         let working = tokio::spawn(self.worker(true).run(ops));
         tokio::time::sleep(Duration::from_micros(self.rng.random_range(1..20 * self.plan.hdd_us))).await;
+        // From here on only: crashes of the work before are those of every other life.
         self.probe.set(Rate::Some { share: 0.05, max: 6 }, Phase::Working, 0);
         self.probe.model.lock().doing.closing = true;
         if self.rng.random_bool(0.3) {
@@ -190,6 +193,8 @@ impl InUse {
     async fn replace_ssd(mut self, then: &Plan) -> Result<Vec<Sample>, String> {
         let new = SimDevice::new("new ssd", 0, self.rng.random(), &bounded_power());
         let new = Arc::new(new.with_latency(Duration::from_micros(self.plan.ssd_us)));
+        // The save that names the new SSD is the exchange (I29). If it fails, the manifest may name
+        // either of the two.
         let saves = self.rng.random_bool(0.2).then(|| Saves::some(1, &mut self.rng));
         if let Some(saves) = saves {
             saves.fail(&self.probe.manifest);
@@ -303,6 +308,8 @@ impl Sample {
             plan.builder_on(disks.shared(), &Arc::new(self.moment.manifest.fork())).open().await
         };
         let (with_old, with_new) = (open(old, &ssd).await, open(then, &new).await);
+        // One of the two must be refused as the wrong device: the manifest names exactly one at every
+        // moment (I29).
         let store = match (with_old, with_new) {
             (Ok(_), Ok(_)) => return Err("it opens with either SSD".to_owned()),
             (Ok(_), _) if self.names_new == Some(true) => {

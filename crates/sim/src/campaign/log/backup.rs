@@ -70,6 +70,7 @@ pub(super) async fn compare(
     }
     let mut gone = Vec::new();
     if rng.random_bool(0.3) {
+        // The backups that stay must need none of those that go.
         let purged = backups.purge(1, |_| ()).await.map_err(|error| causes(&error))?;
         gone = purged.removed;
     }
@@ -136,6 +137,7 @@ async fn to_a_moment(
     if first.lsn.0 < one.before.acked {
         return Err(format!("the backup ends at {}, before what was acknowledged", first.lsn));
     }
+    // Most positions are inside a record, of which a restoration up to there must have nothing.
     let drawn = Lsn(rng.random_range(first.lsn.0..=last.lsn.0));
     let until = [Until::End, Until::Lsn(drawn), Until::Lsn(drawn)][rng.random_range(0..3)];
     let end = LoggedStore::restore_until(builder(), log, (&chain, one.number), archive, until).await;

@@ -93,6 +93,7 @@ impl LogDisk {
     pub(super) fn moment(&self) -> LogMoment {
         match self {
             Self::Device(device, slot) => LogMoment::Device(device.moment(), *slot),
+            // A call on files has ended when it returns, so a kill takes nothing from a copy.
             Self::Files(files) => LogMoment::Files(files.after_kill(0, &SimPower::new())),
         }
     }
@@ -242,6 +243,7 @@ fn of_files(files: &SimFiles) -> io::Result<Vec<Segment>> {
     in_directory(files, |dir| {
         let mut found = Vec::new();
         for name in dir.names()? {
+            // Spares and the reserve have other names: whatever is in them is no record of this log.
             let start = name.to_str().and_then(|name| name.strip_suffix(".log"));
             let Some(start) = start.and_then(|start| u64::from_str_radix(start, 16).ok()) else { continue };
             let bytes = dir.open(Path::new(&name), Access::Read)?.read_from(0)?;

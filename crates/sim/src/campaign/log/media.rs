@@ -107,6 +107,8 @@ impl Media for Inline {
     }
 
     fn blocks(&self) -> bool {
+        // A call on a thread of its own would race the paused clock, which goes on whenever no task is
+        // ready.
         false
     }
 }

@@ -140,6 +140,8 @@ impl Model {
         let last = self.pages.get(&page).and_then(|versions| versions.last());
         let settled = |v: &Version| match v.at {
             At::Lsn(_) | At::Call(_) | At::Unlogged { synced: true } => v.bytes.is_some(),
+            // A crash may leave such a page without its contents, and a record of some of its bytes could
+            // not restore them.
             At::Unlogged { synced: false } | At::Handed => false,
         };
         live && last.is_some_and(settled)
@@ -257,6 +259,8 @@ impl Model {
     pub(super) fn acknowledged(&mut self, lsn: u64) {
         self.acked_since |= lsn > self.acked;
         self.acked = self.acked.max(lsn);
+        // The manifest names the open's generation before its first record (I45), so an acknowledged one
+        // proves that the pages know of all that the open found.
         if self.acked_since {
             self.know(self.opened);
         }
@@ -288,6 +292,8 @@ impl Model {
 
     /// The transactions that a recovery up to `end` must return.
     pub(super) fn to_repeat(&self, end: u64) -> Vec<u64> {
+        // The record that all was applied may be lost with the log's end: then the transaction is to be
+        // repeated.
         let open = |s: &&Steps| s.commit <= end && s.applied.is_none_or(|lsn| lsn > end);
         self.steps.iter().filter(open).map(|steps| steps.commit).collect()
     }
@@ -351,9 +357,13 @@ impl Model {
         for version in versions {
             match version.at {
                 At::Lsn(lsn) if self.uncertain && lsn > self.acked => later.push(Some(version)),
+                // Redo applies the record, so nothing from before it may show, also nothing without a
+                // record.
                 At::Lsn(lsn) if lsn <= end => (base, later) = (Some(version), Vec::new()),
                 At::Unlogged { synced: true } => (base, later) = (Some(version), Vec::new()),
                 At::Unlogged { synced: false } | At::Handed => later.push(Some(version)),
+                // The log is the gate: no page is on a device before its record is durable, so no such
+                // version can show.
                 At::Lsn(_) | At::Call(_) => {}
             }
         }
@@ -439,6 +449,7 @@ impl Model {
             steps.applied = steps.applied.filter(|lsn| *lsn <= end);
         }
         self.steps.retain(|steps| steps.applied.is_none());
+        // Writes beyond the end were cut off, and their positions are given out again.
         self.batches = self.batches.iter().copied().filter(|at| *at < end).collect();
         self.spaces.values_mut().for_each(|space| space.users = 0);
         (self.acked, self.acked_since) = (self.acked.max(last), false);

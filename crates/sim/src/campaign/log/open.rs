@@ -70,6 +70,8 @@ pub(super) async fn on(
 ) -> Result<LoggedStore, String> {
     let media = log.map_err(|error| format!("log: {error}"))?;
     let wal = Wal::on(Box::new(Inline::new(media, watch)), terms.options()).map_err(|e| causes(&e))?;
+    // Before the store opens: from then on the log may be shortened, and no segment may go before the
+    // archive has it (I46).
     archive.map_or(Ok(()), |archive| wal.archive_to(archive)).map_err(|e| causes(&e))?;
     LoggedStore::on(builder, wal).await.map_err(|error| {
         // No error may be without advice: each one that occurs here is asked for it.
@@ -126,6 +128,7 @@ pub(super) async fn check(
             return Err(format!("the commits to repeat are {commits:?}, expected {expected:?}"));
         }
     }
+    // Redo makes up for every page that was lost, and the recovery then acknowledges the loss.
     if db.ssd().loss().is_some() {
         return Err("a loss of the SSD is still reported after a recovery".to_owned());
     }
@@ -150,6 +153,7 @@ fn spaces(db: &LoggedStore, model: &mut Model) -> Result<(), String> {
             (SpaceState::Live, false) => return Err(format!("space {name} is gone")),
             (SpaceState::Gone, true) => return Err(format!("space {name} was dropped, but is there")),
             (SpaceState::Leaving, false) => model.space_is(id, SpaceState::Gone),
+            // No durable record drops it: the space goes on as if no call had begun to.
             (SpaceState::Leaving, true) => model.space_is(id, SpaceState::Live),
             _ => {}
         }

@@ -51,6 +51,7 @@ pub(super) async fn unchanged(store: &PageStore, model: &Model) -> Result<u64, S
     let pages = model.known_pages();
     for page in &pages {
         let found: Found = look(store, *page).await?;
+        // As of position 0: no record of whatever log may have reached these pages.
         model.judge(*page, &found, 0, false)?;
     }
     Ok(pages.len() as u64)

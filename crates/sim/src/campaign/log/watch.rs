@@ -58,6 +58,7 @@ impl Moment {
             }
         };
         let [hdd, ssd, ring] = &self.pages;
+        // A seed of its own for each medium: each loses its volatile writes independently of the others.
         let (hdd, ssd, ring) = (after(hdd, 0), after(ssd, 0x55), after(ring, 0xaa));
         let log = match cut {
             true => self.log.after_power_cut(seed ^ 0x106, &power),
@@ -179,6 +180,8 @@ impl Watch {
 
     /// The engine that uses the devices: it knows where its log ends.
     pub(super) fn used_by(&self, db: &Arc<LoggedStore>) {
+        // The store's devices have this watch: a strong reference would keep it open after its last user
+        // has left.
         self.inside.lock().db = Arc::downgrade(db);
     }
 
@@ -209,8 +212,11 @@ impl Watch {
     fn moment(&self, inside: &mut Inside, log: impl FnOnce() -> LogMoment) -> Moment {
         let mut model = self.model.lock();
         let db = inside.db.upgrade();
+        // Before an open is done, no engine is known, and only what was acknowledged is certain.
         let end = db.as_ref().map_or(model.acked, |db| db.wal().end().0);
         let span = db.and_then(|db| db.wal().to_redo(Loss::Crash));
+        // The copy of the model must know the calls that have appended by now: a crash here may keep
+        // their records.
         model.resolve(end);
         Moment {
             pages: [self.hdd.moment(), self.ssd.moment(), self.ring.moment()],
@@ -273,6 +279,7 @@ impl Device for Seen {
         let watch = Arc::clone(&self.watch);
         Box::pin(async move {
             let done = started.await;
+            // A kill keeps the completed write for certain now, and a power cut may still take it.
             watch.boundary();
             done
         })
@@ -283,6 +290,8 @@ impl Device for Seen {
         let watch = Arc::clone(&self.watch);
         Box::pin(async move {
             let done = started.await;
+            // From here on no power cut takes the writes that the flush covered; until here it could take
+            // any.
             watch.boundary();
             done
         })

@@ -173,6 +173,7 @@ impl Worker {
     async fn latched<'a>(&self, db: &'a LoggedStore, page: PageId) -> Result<Option<PageMut<'a>>, String> {
         match db.get_mut(page).await {
             Ok(guard) => {
+                // Asked under the latch: the last commit of the page is in the model by then.
                 let current = self.model().current(page);
                 match current {
                     Some(bytes) if guard[..] == bytes[..] => Ok(Some(guard)),
@@ -265,6 +266,8 @@ impl Worker {
                 Ok(done) => done,
                 Err(error) => return self.judge("commit", &error),
             };
+        // Nothing was awaited since the commit, so no task has seen the pages before the model knows
+        // them.
         self.model().recorded(lsn.0, &changes, freed);
         let lsn = self.go_on(db, kept, freed, lsn)?;
         // Some become durable with a later one.
@@ -292,6 +295,8 @@ impl Worker {
         let kept: Vec<_> = kept.into_iter().filter(|page| !freed.contains(&page.id())).collect();
         let count = kept.into_iter().map(|page| tx.add(page)).count();
         (0..count).for_each(|at| self.alter(&mut tx, at));
+        // A mini-transaction that is dropped puts back its changes, which the next look at the pages
+        // checks.
         if count == 0 || self.rng.random_bool(0.4) {
             return Ok(lsn);
         }
@@ -502,6 +507,7 @@ impl Worker {
         let Some(space) = self.enter() else { return Ok(()) };
         let mut pages = self.some(space, 6);
         if self.rng.random_bool(0.5) {
+            // Any order will do: the call latches in an order of its own.
             pages.reverse();
         }
         let db = Arc::clone(&self.db);
@@ -549,6 +555,7 @@ impl Worker {
     }
 
     async fn sync(&mut self) -> Outcome {
+        // Taken before the call, which vouches only for changes that were there when it began.
         let unsynced = self.model().unsynced();
         let db = Arc::clone(&self.db);
         let polls = self.polls(0.15);
@@ -687,6 +694,8 @@ impl Worker {
         // Well within the capacity, half of it, and beyond it, where the log may refuse.
         let wanted = [capacity / 5, capacity / 2, capacity * 5 / 4][self.rng.random_range(0..3)];
         let times = wanted / tx.payload(0).len();
+        // A record has every change, also those of the same bytes, so one page makes it as long as
+        // wanted.
         for _ in 0..times {
             let mut bytes = vec![0; tx.payload(0).len()];
             fill(&mut bytes, *page, self.rng.random());

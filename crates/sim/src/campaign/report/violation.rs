@@ -25,6 +25,8 @@ pub(crate) fn judged(
     run: impl FnOnce(&mut String, &mut Totals) -> Result<(), String>,
 ) -> Result<(), Violation> {
     let before = totals.crashes;
+    // A failed assertion of the store is a finding, too. The panic may leave the run half-way: of all
+    // that it had in hand, only counters are used again.
     let ended = catch_unwind(AssertUnwindSafe(|| run(&mut place, totals)));
     let ended = ended.unwrap_or_else(|panic| Err(format!("panicked: {}", panic_text(&*panic))));
     let after_crashes = totals.crashes - before;

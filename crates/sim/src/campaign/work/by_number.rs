@@ -34,6 +34,7 @@ impl Worker {
             Ok(guards) => pages.iter().zip(&guards).try_for_each(|(page, guard)| self.expect(*page, guard)),
             Err(Error::NoSuchPage { .. }) if held.iter().any(|one| one.was_free) => Ok(()),
             Err(error) => {
+                // The error does not always name its page: it is right if it is right for one of them.
                 let judged = |page: &PageId| self.judge("get_many", Some(*page), &error);
                 if pages.iter().any(|page| judged(page).is_ok()) { Ok(()) } else { judged(&pages[0]) }
             }
@@ -217,6 +218,8 @@ impl Worker {
                 Err(format!("redo would begin at {from:?}, beyond the log's end {end:?}"))
             }
             Ok(from) => {
+                // An engine may now remove the records before this position, so the pages must have their
+                // changes durably (I33).
                 let upto = from.0.saturating_sub(1).min(u64::from(before.last_version)) as u32;
                 self.model.lock().keep(before.promise(upto));
                 let mark = LogMark { id: 1, generation: 1, end, from, restored: false };

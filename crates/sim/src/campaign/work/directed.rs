@@ -220,6 +220,7 @@ impl Worker {
     /// Changes pages; one of their home writes fails while `sync` waits for it, and then some of them are
     /// discarded.
     async fn failed_homes(&mut self) -> Result<u32, String> {
+        // No slot may take the changes, so that each becomes a home write.
         if self.plan.slots > 0 {
             self.mode(SsdMode::ReadOnly).await?;
         }
@@ -245,6 +246,8 @@ impl Worker {
     async fn torn_homes(&mut self) -> Result<u32, String> {
         let pages = self.shuffled();
         for page in &pages {
+            // The discard gives up the slot that backed the home, so a home that the recovery left torn
+            // shows (I22).
             if self.store.location(*page) == Location::Ssd && self.rng.random_bool(0.5) {
                 self.discard_page(*page).await?;
                 self.read_page(*page).await?;
@@ -260,6 +263,8 @@ impl Worker {
         let pages = self.shuffled();
         for page in &pages {
             self.write_page(*page, false).await?;
+            // A `sync` flushes the slots. Between two of them the store itself has to flush a victim
+            // before it goes home.
             if self.rng.random_ratio(1, 30) {
                 self.sync().await?;
             }

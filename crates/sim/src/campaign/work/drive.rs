@@ -28,6 +28,8 @@ impl Worker {
         }
         self.pattern = self.any_pattern();
         for _ in 0..ops {
+            // A pattern lasts until the policies have adapted to it, and ends within the life, so that
+            // hot pages become cold.
             if self.rng.random_ratio(1, 120) {
                 self.pattern = self.any_pattern();
             }
@@ -58,6 +60,7 @@ impl Worker {
         let (operation, model) = (&TABLE[at], Arc::clone(&self.model));
         self.probe.drawn(at, &model.lock().doing.running);
         model.lock().doing.running.begin(at);
+        // A guard ends it, since a life may drop its tasks in the middle of an operation.
         let begun = Begun { model: &model, at };
         let done = tokio::time::timeout(LONG, (operation.run)(self)).await;
         drop(begun);

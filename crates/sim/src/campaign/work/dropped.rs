@@ -31,6 +31,8 @@ impl Worker {
             6 => self.dropped_drop_space().await,
             7 => {
                 let name = self.model.lock().space_name();
+                // A dropped call may have created the space. The model leaves it alone: no other space
+                // gets that name.
                 if let Some(Ok(id)) = up_to(polls, store.spaces().create(&name)).await {
                     self.model.lock().created(id, name);
                 }
@@ -59,6 +61,8 @@ impl Worker {
 
     /// Drops a `sync` as soon as it has started a flush, which fails; then calls another one.
     async fn dropped_flush(&mut self, store: &PageStore) -> Outcome {
+        // Everything is durable first, so that the failed flush is the one that the dropped call has
+        // begun.
         self.sync().await?;
         for _ in 0..self.rng.random_range(1..6) {
             self.write(false).await?;
@@ -70,6 +74,8 @@ impl Worker {
         }
         {
             let mut sync = Box::pin(store.sync());
+            // No caller is left when the flush fails: the failure must be in the manifest all the same
+            // (I14).
             let own_flush = std::future::poll_fn(|cx| {
                 let before = self.probe.ssd_flushes();
                 let over = sync.as_mut().poll(cx).is_ready();

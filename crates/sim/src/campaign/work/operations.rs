@@ -141,6 +141,8 @@ pub(crate) const TABLE: &[Operation] = &[
         let mode = w.any_mode();
         Box::pin(w.ssd_call(Act::On(mode)))
     }),
+    // Only a third of the draws of any mode end in this one: without it, lives would stay out of the
+    // states of write-back.
     op("write back again", (Ssd, 2), &["Ssd::set_mode"], |w| {
         Box::pin(w.ssd_call(Act::On(SsdMode::WriteBack)))
     }),
@@ -264,6 +266,7 @@ impl Drawn {
     /// that overlapped with it.
     pub fn rows(&self) -> impl Iterator<Item = (&'static str, u64, u64, usize)> {
         let n = TABLE.len();
+        // A pair is counted in the order in which the two began, which does not matter here.
         let of = |a: usize, b: usize| self.pairs[a * OPERATIONS_MAX + b];
         let met = move |a: usize, b: usize| of(a, b) + of(b, a) > 0;
         (0..n).map(move |at| {
@@ -292,7 +295,10 @@ pub(super) struct Mix {
 impl Mix {
     /// The mix of one task. `frees`: it frees pages.
     pub(crate) fn of(plan: &Plan, frees: bool, troubled: bool, rng: &mut SmallRng) -> Self {
+        // From readers, which fill the SSD with clean copies, to writers, which dirty it.
         let writes = rng.random_range(15..=60);
+        // Few syncs leave the media many versions to choose from; many of them leave the store little
+        // that a crash may take.
         let syncs = [1, 3, 8][rng.random_range(0..3)];
         let side = (100 - writes) / 3;
         let mut groups = [0; GROUPS];
@@ -317,6 +323,7 @@ impl Mix {
             set(Dropped, some([0, 100, 300, 1000]));
             set(Space, some([0, 0, 60, 400]));
             set(Free, if frees { some([0, 300, 1000, 2500]) } else { 0 });
+            // Seldom: an SSD that was given up meets few other states for the rest of the life.
             set(Ssd, if plan.has("ssd") { some([0, 20, 80, 250]) } else { 0 });
             set(Operate, if plan.has("operate") { some([0, 40, 100, 400]) } else { 0 });
             set(Trouble, if troubled { some([0, 30, 100, 300]) } else { 0 });

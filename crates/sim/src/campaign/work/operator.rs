@@ -30,6 +30,8 @@ const RATE_BYTES: u64 = 32 << 20;
 
 impl Worker {
     pub(super) async fn resize(&mut self) -> Outcome {
+        // From below the smallest pool of a plan to above the largest, so that a resize has to evict
+        // pages as well.
         let frames = self.rng.random_range(18..=60);
         let (store, bytes) = (Arc::clone(&self.store), self.plan.pool_bytes(frames));
         self.probe.mark(State::Resized);
@@ -221,6 +223,7 @@ impl Worker {
             Some(Ok(made)) => {
                 let (number, full) = (made.number, made.full_because.is_some());
                 let after = self.model.lock().clone();
+                // A loss may be acknowledged or begin meanwhile, so either list excuses a page.
                 let losses = [lost, self.store.ssd().loss()];
                 taken.lock().push(Taken { number, full, before, after, losses });
                 Ok(())
@@ -306,6 +309,7 @@ async fn judge(
     }
     let spaces = restored.spaces().list();
     let missing = |space: &u32| !spaces.iter().any(|s| s.id == SpaceId(*space));
+    // A space that was created or dropped meanwhile may be in the backup or not.
     let all = before.live().into_iter().filter(|space| after.live().contains(space));
     match all.into_iter().find(missing) {
         Some(space) => Err(format!("space {space} is missing")),

@@ -84,6 +84,7 @@ impl Model {
         self.ssd_calls.running += 1;
         self.ssd_calls.last += 1;
         self.ssd_touched |= !act.drains();
+        // Until it ends, the loss may grow by pages that other tasks are writing.
         self.lost_to = u32::MAX;
         self.loss_spares_synced &= act != Act::Abandon;
         self.ssd_calls.last
@@ -107,6 +108,7 @@ impl Model {
     /// Records that no call adds to the loss any more; `lost`: one is reported.
     pub(crate) fn settle_loss(&mut self, lost: bool) {
         let lost = lost || self.ssd_calls.unverified;
+        // Versions from here on are later than the loss, whose list excuses none of them.
         self.lost_to = if lost { self.lost_to.min(self.last_version) } else { 0 };
         self.loss_spares_synced |= !lost;
     }
@@ -150,6 +152,7 @@ impl Worker {
         }
         match &done {
             Some(Ok(outcomes)) => self.model.lock().ssd_call_reports(outcomes),
+            // The save that lists the loss may be in force although it failed.
             Some(Err(_)) => self.model.lock().ssd_calls.unverified = true,
             None => {}
         }
@@ -164,6 +167,7 @@ impl Worker {
         {
             let mut model = self.model.lock();
             let calls = &mut model.ssd_calls;
+            // The list may still grow, and an acknowledgement would cover pages that nobody has read.
             if calls.are_running() || calls.acknowledging || calls.unverified {
                 return Ok(());
             }
@@ -215,6 +219,8 @@ impl Worker {
             return Ok(());
         }
         let flips = Fault::new(FaultEffect::BitFlip).on(IoOp::Read);
+        // A wrong read proves nothing about the medium (I32): the store has to read again before it gives
+        // a copy up.
         let times = self.rng.random_range(1..=4);
         if self.rng.random_bool(0.3) {
             let slot = layout.slot_at(self.rng.random_range(0..layout.slots));
@@ -268,6 +274,7 @@ impl Worker {
                 _ => self.read().await?,
             }
         }
+        // Otherwise the life goes on without the SSD until another task or the next open brings it back.
         if self.rng.random_bool(0.8) { self.ssd_call(Act::Readmit).await } else { Ok(()) }
     }
 

@@ -123,6 +123,7 @@ impl Worker {
         let model = model.lock();
         let live = model.live();
         let space = *live.get(self.rng.random_range(0..live.len().max(1)))?;
+        // Free pages, too: a read of one must find no page, and a write begins its next life.
         let pages = &model.spaces.get(&space)?.pages;
         let count = pages.len() as u32;
         if count == 0 {
@@ -168,6 +169,7 @@ impl Worker {
         if page.is_some_and(|page| self.is_lost(page, None)) {
             return Ok(());
         }
+        // Nothing fails, so the one error left is that the page or its space is missing, if it may be.
         let may_miss = matches!(error, Error::NoSuchPage { .. } | Error::NoSuchSpace { .. });
         let gone = page.is_none_or(|page| self.model.lock().live_page(page).is_none_or(|p| p.reads_as(0)));
         if may_miss && gone { Ok(()) } else { Err(format!("{what}: {error}")) }
@@ -176,6 +178,7 @@ impl Worker {
     pub(super) fn expect(&self, page: PageId, payload: &[u8]) -> Outcome {
         let found = version_in(payload, page)?;
         let mut model = self.model.lock();
+        // In a space that another task drops no version is wrong: its pages are of no value any more.
         let Some(p) = model.live_page(page) else { return Ok(()) };
         if p.is_absent() {
             return Err(format!("page {page} was freed, but reads as version {found}"));
@@ -198,6 +201,8 @@ impl Worker {
     fn is_lost(&self, page: PageId, found: Option<u32>) -> bool {
         let reported = self.store.ssd().loss().is_some_and(|loss| loss.contains(page));
         let mut model = self.model.lock();
+        // The acknowledgement ends the report, and a page without any copy stays unreadable until it is
+        // rewritten.
         let was_gone = found.is_none() && model.live_page(page).is_some_and(|p| p.gone);
         was_gone || (reported && model.lost(page, found, true))
     }
@@ -222,6 +227,8 @@ impl Worker {
     }
 
     pub(super) async fn write_page(&mut self, page: PageId, hold: bool) -> Outcome {
+        // Not exclusively: writers take turns by the page's latch, and the model learns of each version
+        // under it.
         let Some(held) = self.have(page, false) else { return Ok(()) };
         let store = Arc::clone(&self.store);
         let mut guard = match store.get_mut(page).await {
@@ -253,6 +260,7 @@ impl Worker {
         if hold {
             tokio::time::sleep(Duration::from_micros(self.rng.random_range(1..=self.plan.hdd_us))).await;
         }
+        // Nothing is awaited in between, so no task reads the version before the model allows it.
         drop(guard);
         self.model.lock().published(page, version);
         Ok(())
@@ -302,6 +310,8 @@ impl Worker {
             self.create_space().await?;
             return Ok(!self.model.lock().live().is_empty());
         };
+        // The call beside this one may be reusing the number that the store would hand out here: the
+        // model could not tell whose page it is.
         if self.frees && self.model.lock().doing.by_number > 0 {
             return Ok(true);
         }
@@ -364,6 +374,7 @@ impl Worker {
             self.model.lock().not_dropped(space, done.is_some() || self.plan.on_hdd > 0);
             return Ok(());
         }
+        // Half of the drops are left to the next open: the space is marked in the manifest (I19).
         if self.rng.random_bool(0.5) {
             return Ok(());
         }
@@ -377,6 +388,7 @@ impl Worker {
     }
 
     pub(crate) async fn sync(&mut self) -> Outcome {
+        // Taken before the call, which owes nothing that is written while it runs (I24).
         let promise = {
             let mut model = self.model.lock();
             model.doing.sync += 1;
@@ -413,6 +425,7 @@ impl Worker {
             let mut model = self.model.lock();
             model.doing.flush_to += 1;
             let newest = model.last_version;
+            // Close to the newest version: for most older ones the call would have nothing to do.
             let lsn = newest - self.rng.random_range(0..=newest.min(60));
             (lsn, model.promise(lsn))
         };

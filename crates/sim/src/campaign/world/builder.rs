@@ -145,6 +145,8 @@ impl Plan {
             // Without slots the device holds the ring.
             return builder.ring_device(ssd);
         }
+        // The SSD has the ring, and the other device takes it over if the SSD is given up. Of all lives,
+        // only those with the whole table do that; `ssd_life` adds the device itself.
         let builder = builder.ssd(ssd);
         if self.is_whole() { builder.ring_device(ring) } else { builder }
     }

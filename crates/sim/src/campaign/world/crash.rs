@@ -79,6 +79,7 @@ impl Crash<'_> {
         let Moment { mut states, killed, depth, .. } = *self.moment;
         let keeps_power = self.outcome.keeps_power();
         states.add_if(keeps_power, State::Killed);
+        // A recovery has read, and perhaps relied on, versions that only this cut takes (I13).
         states.add_if(killed && !keeps_power, State::KilledThenCut);
         states.add_if(killed && keeps_power, State::KilledTwice);
         states.add_if(states.any(&State::FLUSH_FAILED) && keeps_power, State::ReopenedAfterFlush);
@@ -108,6 +109,7 @@ impl Moment {
                 let ssd = self.ssd.after_landing(&|at| bits >> at & 1 == 1, 1, &power);
                 let first = self.ssd.unflushed();
                 let hdd = self.hdd.after_landing(&|at| bits >> (first + at) & 1 == 1, 2, &power);
+                // The short workloads never use this device: their ring is on the SSD's.
                 (hdd, ssd, self.ring.fork(3, &power))
             }
         };

@@ -90,6 +90,8 @@ pub(crate) async fn check(
             return Err(format!("{wrong}, allowed is {allowed}, reported lost: {reported}"));
         }
     }
+    // A loss may take the change of the page that refers to the freed one, and the free lasts: the
+    // manifest has it.
     if loss.is_none() && !lenient.stale {
         unlinks_lasted(&unlinked, &versions)?;
     }

@@ -38,10 +38,13 @@ impl Log {
     async fn advance(&self, lsn: u64) -> Result<(), pagetier::log::GateError> {
         let pause = self.rng.lock().random_range(1..=self.latency_us_max);
         tokio::time::sleep(Duration::from_micros(pause)).await;
+        // A request fails only after its wait, as on a full disk: meanwhile nothing may have relied on
+        // it.
         let failing = self.failures.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
         if failing.is_ok() {
             return Err(Arc::new(std::io::Error::other("the log's disk is full")));
         }
+        // Requests overlap, and a later one may end first: the position never goes back.
         self.durable.fetch_max(lsn, Ordering::Relaxed);
         Ok(())
     }

@@ -17,6 +17,7 @@ fn has_areas(hdd: &SimMoment) -> bool {
     for (nth, magic) in (0..).zip(&mut magics) {
         hdd.read(AREAS.start + nth * BLOCK_BYTES, magic);
     }
+    // A save may be rewriting headers at this moment, and one of the four is whole at any time.
     magics.contains(b"PGTIERMF")
 }
 
@@ -53,6 +54,7 @@ pub(super) fn seed_of(manifest: &MemoryManifest) -> Option<StoreSeed> {
         store: String,
     }
     let bytes = manifest.to_bytes()?;
+    // The contents are the first line, and records of later changes follow in lines of their own.
     let Named { store } = serde_json::from_slice(bytes.split(|b| *b == b'\n').next()?).ok()?;
     let id = u128::from_str_radix(&store.replace('-', ""), 16).ok()?;
     Some(StoreSeed::of_store(id.to_be_bytes()))
@@ -149,6 +151,7 @@ fn candidates(ssd: &SimMoment, layout: &Layout) -> FxHashMap<PageId, Stamp> {
     for slot in 0..layout.slots {
         let named = body.entry(slot);
         let Some((page, stamp, _)) = peek(ssd, layout.slot_at(slot)) else { continue };
+        // A recovery's rule for slots (I11), without the journal and the ring, which void copies (I3).
         let as_named = named.is_some_and(|e| (e.page, e.stamp) == (page, stamp));
         if as_named || (body.in_zone(slot) && stamp > header.watermark) {
             let best = newest.entry(page).or_insert(stamp);
@@ -174,5 +177,6 @@ fn newest_map(ssd: &SimMoment, layout: &Layout) -> Option<(MapHeader, MapBody)> 
     if layout.slots == 0 {
         return None;
     }
+    // Without the proof that an open demands (I10): this only counts states.
     [0, 1].into_iter().filter_map(area).max_by_key(|(header, _)| header.generation)
 }

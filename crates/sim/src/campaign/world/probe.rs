@@ -174,6 +174,7 @@ impl Probe {
     /// The store's options, with the devices and the log.
     pub(crate) fn builder(self: &Arc<Self>, plan: &Plan) -> Builder {
         let lease = Arc::<Lease>::default();
+        // Before the open begins: one that is dropped half-way must start no operation either.
         self.hold(&lease);
         self.leased(plan, &lease)
     }
@@ -265,6 +266,8 @@ impl Probe {
     }
 
     fn note_saves(&self, inside: &mut Inside) {
+        // A save that fails is told to the store alone, but it counts: the count shows that the first
+        // failing one is past.
         let failed = |(from, _): &(u64, bool)| self.manifest.saves() > *from;
         if let Some((_, replaced)) = inside.failing_saves.filter(failed) {
             inside.marks.add(State::SaveFailed);
@@ -273,6 +276,7 @@ impl Probe {
     }
 
     pub(super) fn violate(&self, what: String) {
+        // The first violation is the cause; later ones may follow from it.
         let _ = self.inside.lock().violation.get_or_insert(what);
     }
 
@@ -318,6 +322,7 @@ impl Probe {
         inside.boundaries += 1;
         let wanted = match inside.rate {
             Rate::Never => false,
+            // Where nothing has changed since the last moment, a crash has the same outcomes.
             Rate::Every => std::mem::take(&mut inside.changed),
             Rate::Some { max, .. } if inside.moments.len() >= max => false,
             Rate::Some { share, .. } => inside.rng.random_bool((share * part.weight * LOOK).min(1.0)),
@@ -378,6 +383,8 @@ impl Probe {
     }
 
     pub(super) fn part(&self, which: Which, write: bool, offset: u64, class: IoClass) -> Part {
+        // This device is in use only while there is no SSD, by the ring alone, and the report counts no
+        // state of it.
         if which == Which::Ring {
             return Part { state: None, weight: 1.0 };
         }
@@ -390,6 +397,7 @@ impl Probe {
             (true, false, IoClass::WriteBack | IoClass::UrgentWriteBack) => (State::WriteBackRead, 1.0),
             (true, false, IoClass::Recovery) => return Part { state: None, weight: 0.2 },
             (true, true, IoClass::Ring) => (State::RingWrite, 1.0),
+            // Writes of this class are told apart by place: superblocks, the two maps, then the journal.
             (true, true, IoClass::Meta) if offset >= self.layout.map_at(2) => (State::JournalWrite, 3.0),
             (true, true, IoClass::Meta) if self.is_map_header(offset) => (State::MapHeader, 6.0),
             (true, true, IoClass::Meta) if offset >= self.layout.map_at(0) => (State::MapBody, 6.0),
@@ -485,6 +493,8 @@ impl InFlight {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
+        // Without a boundary, if the caller has dropped the future: the operation goes on in the device,
+        // unseen.
         let mut inside = self.probe.inside.lock();
         if let Some(flying) = self.part.state.and_then(|state| inside.in_flight.get_mut(&state)) {
             *flying -= 1;

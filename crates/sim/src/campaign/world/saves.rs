@@ -20,6 +20,7 @@ impl Saves {
 
     pub(crate) fn some(skip_max: u64, rng: &mut SmallRng) -> Self {
         let count = [1, 1, 2, 4][rng.random_range(0..4)];
+        // Half of the failed saves take effect all the same, as a rename does whose fsync fails.
         Self { skip: rng.random_range(0..=skip_max), count, replaced: rng.random_bool(0.5) }
     }
 }

@@ -53,6 +53,7 @@ impl Watched {
     /// predecessor's have ended; none writes a change that its log does not hold durably.
     fn check(&self, what: &str, offset: u64, bufs: &IoBufs) {
         let name = self.name();
+        // The locks refuse a second opener before it looks at a device, so even a read is one too many.
         if self.lease.forbidden {
             self.probe
                 .violate(format!("{name}: {what} at {offset} of a second opener while the store is open"));
@@ -63,6 +64,7 @@ impl Watched {
         if self.lease.released.load(Ordering::Relaxed) && self.probe.watches_drops && !saves {
             self.probe.violate(format!("{name}: {what} at {offset} begins after the store was dropped"));
         }
+        // The end of the last operation releases the locks (I18), so the next store finds none in flight.
         let first = !self.lease.begun[self.which as usize].swap(true, Ordering::Relaxed);
         let own = usize::from(saves);
         if first && self.probe.watches_drops && self.inner().occupancy().in_flight() > own {
@@ -70,6 +72,7 @@ impl Watched {
                 "{name}: {what} at {offset} of an open begins while operations of the previous store are in flight"
             ));
         }
+        // Checked where the write begins: from then on the device may keep any part of it.
         let Some(log) = self.probe.log.as_ref().filter(|_| what == "write") else { return };
         let (durable, page_bytes) = (log.durable(), self.probe.page_size().bytes());
         for image in bufs.iter().flat_map(|buf| buf.as_slice().chunks_exact(page_bytes)) {
@@ -144,6 +147,7 @@ impl Device for Watched {
     }
 
     fn grow(&self, bytes: u64) -> Result<(), DeviceError> {
+        // Growth is no boundary: it ends at once, and a crash may take it back until the next flush.
         let grown = self.inner().grow(bytes);
         if grown.is_err() {
             self.probe.mark(State::GrowthFailed);

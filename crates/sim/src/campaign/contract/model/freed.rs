@@ -51,7 +51,11 @@ impl PageModel {
     pub(in crate::campaign) fn may_be(&self, found: Option<u32>) -> bool {
         match (self.existence, found) {
             (_, None) => self.allows(0),
+            // The free is recorded before the call returns, and recovery ignores every version of a
+            // listed page (I28).
             (Existence::Free, Some(_)) => false,
+            // The dropped call wrote nothing, so the page can only be blank: any version would be of its
+            // earlier life.
             (Existence::Loose, Some(version)) => version == 0,
             (_, Some(0)) => self.floor == 0,
             (_, Some(version)) => self.allows(version),
@@ -111,6 +115,8 @@ impl PageModel {
             self.published = 0;
         }
         self.versions = next;
+        // Another task may have reused the number before this call returned, and a `sync` may have
+        // covered that life already.
         self.floor = if self.floor > upto { self.floor } else { 0 };
         (self.uncertain, self.gone, self.bared, self.given_up) = (false, false, false, true);
         (self.worthless, self.discards) = (0, self.discards + 1);
@@ -148,6 +154,8 @@ impl PageModel {
             (Some(version), Some(before)) if !bared && before.is_absent() => {
                 version > last && known(&version)
             }
+            // The copy is no older than a read at the begin of the backup: every write that was in flight
+            // then has been waited for (I30).
             (Some(version), Some(before)) if !bared && before.published > 0 => {
                 version >= before.published && known(&version)
             }
@@ -191,6 +199,7 @@ impl Model {
             else {
                 continue;
             };
+            // A page that was discarded or lost may rightly show a version from before the change.
             let is_sure = |p: &mut PageModel| {
                 p.existence == Existence::There && p.discards == discards && !p.uncertain && !p.gone
             };
@@ -210,6 +219,8 @@ impl Model {
 
     /// Records that a call that should have freed the page has failed, and that it exists.
     pub(in crate::campaign) fn not_freed(&mut self, page: PageId) {
+        // The save may be in force although it failed, so a crash may show the page free until a later
+        // save has replaced that one (I41).
         self.unverified_calls += 1;
         let call = self.unverified_calls;
         if let Some(p) = self.page(page).filter(|p| p.existence == Existence::Leaving) {
@@ -252,6 +263,7 @@ impl Model {
     pub(in crate::campaign) fn run(&self, first: PageId, count: u32, holes: bool) -> Vec<PageId> {
         let Some(s) = self.spaces.get(&first.space.0) else { return Vec::new() };
         let pages = (first.no..first.no.saturating_add(count)).map_while(|no| Some((no, s.pages.get(&no)?)));
+        // A page in use ends the run: the model could not order its user's operation and the free.
         let fine = |p: &PageModel| if p.is_free() { holes } else { !p.reserved && p.users == 0 };
         let run = pages.take_while(|(_, p)| fine(p));
         run.map(|(no, _)| PageId::new(SpaceId(first.space.0), no)).collect()
