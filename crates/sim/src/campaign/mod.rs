@@ -5,7 +5,7 @@
 //! both devices with the manifest and the model, and recovers it later, any number of times, while the life
 //! continues undisturbed. The seed determines everything.
 //!
-//! | room | what is in it |
+//! | module | what is in it |
 //! | --- | --- |
 //! | `draw` | what a seed draws: geometry and work (`plan`), the hazard that it is directed at (`hazard`), what an adversary does to the log and the devices (`twist`) |
 //! | `contract` | the versions that every page may read as (`model`), the pages' contents, operations and calls in progress |

@@ -13,7 +13,7 @@ pub(crate) enum Existence {
     /// A call that frees it is in progress: a crash may show either.
     Leaving,
     /// It exists, but a call that frees it has failed: a crash may show that it succeeded, until a `sync`
-    /// that began with fewer doubts than this number returns.
+    /// that began after at least this number of such calls returns.
     Unverified(u32),
     Free,
     /// It was free, and a dropped call may have reused its number without writing it.
@@ -87,7 +87,7 @@ impl PageModel {
         }
     }
 
-    /// Notes that a `sync` has returned that began at this number of doubts.
+    /// Notes that a `sync` has returned that began after this number of such calls.
     pub(super) fn settle(&mut self, calls: u32) {
         if matches!(self.existence, Existence::Unverified(call) if call <= calls) {
             self.existence = Existence::There;
