@@ -37,6 +37,7 @@ const PAGE_MIB: f64 = 1.0 / 64.0;
 pub fn judge(rows: &[Row], fixed: &[String]) -> Vec<Judged> {
     let mut best: FxHashMap<String, f64> = FxHashMap::default();
     for row in rows.iter().filter(|row| fixed.contains(&row.pair) && row.cost_ms > 0.0) {
+        // A case has its own yardstick, since no single setting is the best of all workloads.
         let least = best.entry(row.case()).or_insert(f64::INFINITY);
         *least = least.min(row.cost_ms);
     }
@@ -46,6 +47,8 @@ pub fn judge(rows: &[Row], fixed: &[String]) -> Vec<Judged> {
     for row in rows {
         let Some(least) = best.get(&row.case()) else { continue };
         if !by_pair.contains_key(row.pair.as_str()) {
+            // The sort below is stable, so pairs with equal means stay in the order in which they were
+            // asked for, not in that of a hash map.
             order.push(&row.pair);
         }
         by_pair.entry(&row.pair).or_default().push((row.cost_ms / least, row));
@@ -66,6 +69,8 @@ fn of_pair(pair: &str, mut ratios: Vec<(f64, &Row)>, ssd_writes: f64) -> Judged 
         let (logs, cases) = of.fold((0.0, 0_u32), |(logs, cases), ratio| (logs + ratio.ln(), cases + 1));
         percent((logs / f64::from(cases.max(1))).exp())
     };
+    // A seed draws all cases anew. Two pairs whose means differ by less than these spreads are not told
+    // apart by the suite.
     let of_seed =
         |seed| mean(&mut ratios.iter().filter(|(_, row)| row.seed == seed).map(|(ratio, _)| *ratio));
     let means = ratios.iter().map(|(_, row)| row.seed).collect::<FxHashSet<u64>>().into_iter().map(of_seed);

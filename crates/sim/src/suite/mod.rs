@@ -136,6 +136,8 @@ impl Row {
 
     /// Whether `other` has the same seed, workload, sizes and part.
     pub fn is_beside(&self, other: &Self) -> bool {
+        // The numbers come first and the strings last: the search for known rows compares every row with
+        // every other.
         self.ssd_pages == other.ssd_pages
             && self.pool_pages == other.pool_pages
             && self.part == other.part
@@ -198,6 +200,8 @@ impl Suite {
             // Otherwise the loop below would wait for further rows for ever.
             drop(sender);
             for (at, rows) in rows {
+                // An error drops the receiver. The next send of each worker then fails, which ends it, so
+                // the scope does not wait for the remaining workloads.
                 let rows = rows?;
                 done(&rows);
                 finished[at] = Some(rows);
@@ -217,6 +221,8 @@ impl Suite {
 
     /// Replays every pair of a workload.
     fn replay(&self, workload: &Workload) -> Result<Vec<Row>, SuiteError> {
+        // The draw comes before the look at known rows, because only the drawn sizes say whether a row is
+        // of this case.
         let drawn = workload.draw(self.longest)?;
         let empty = |pair: &Contender| Row {
             seed: workload.seed,
@@ -230,10 +236,14 @@ impl Suite {
             ssd_writes: 0.0,
             misses: 0.0,
         };
+        // To find where the parts end takes a replay of its own, which a workload whose rows are all
+        // known does not need.
         let mut replay = None;
         let mut rows = Vec::new();
         for pair in &self.pairs {
             let row = empty(pair);
+            // The part is left out of the comparison: one replay yields all parts of a case, so either
+            // all of them are known or none.
             let same = |known: &&Row| {
                 known.pair == row.pair && known.is_beside(&Row { part: known.part, ..row.clone() })
             };
