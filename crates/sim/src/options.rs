@@ -128,7 +128,6 @@ impl<'a> Input<'a> {
     pub fn source(&self) -> Box<dyn Source + '_> {
         let args = self.args;
         match (&self.trace, args.which.tpcc) {
-            // The group admits exactly one source, so the order of these arms decides nothing.
             (Some(trace), _) => Box::new(trace.source()),
             (None, Some(warehouses)) => Box::new(Tpcc::new(warehouses, args.seed)),
             (None, None) => {
@@ -158,7 +157,6 @@ impl<'a> Input<'a> {
             )),
         };
         let (pool_pages, ssd_pages) = (share("pool", pool)?, share("SSD", ssd)?);
-        // An SSD may be empty, since 0 means that there is none. A pool has to hold the page in use.
         if pool_pages == 0 {
             return Err(format!("--ratio: the pool needs at least one page of the database's {db_pages}"));
         }

@@ -24,8 +24,8 @@ pub enum TraceError {
 
 fn defect(record: &[u8; RECORD_BYTES]) -> &'static str {
     match record {
-        // The last four bytes are operation, flag and half of the space. `decode` refuses a record for one of
-        // three defects, so where operation and flag are sound, the page number is the one left.
+        // The last four bytes are operation, flag and half of the space. `decode` refuses a record for
+        // one of three defects, so where operation and flag are sound, the page number is the one left.
         [.., 0 | 1, 0 | 1, _, _] => "its page number takes more than 48 bits",
         [.., 0 | 1, _, _, _] => "its flag is neither 0 nor 1",
         _ => "its operation is neither 0 (read) nor 1 (write)",

@@ -26,7 +26,6 @@ impl Ranks {
                 sum
             })
             .collect();
-        // The division happens once here rather than in each draw.
         cumulative.iter_mut().for_each(|c| *c /= sum);
         Self { cumulative }
     }

@@ -84,8 +84,8 @@ pub fn ssd_superblock(input: &[u8]) {
                 ..copies.layout
             };
             if input.byte().is_multiple_of(2) {
-                // A decode compares the end with that of its own layout. Half of the inputs pass this
-                // check and reach the code behind it.
+                // A decode compares the end with that of its own layout. This half of the inputs passes,
+                // and reaches the checks of the layout itself.
                 block[64..72].copy_from_slice(&numbers.end().to_le_bytes());
             }
             reseal(StoreSeed::NONE, block);

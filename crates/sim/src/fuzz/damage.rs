@@ -44,8 +44,8 @@ pub(super) fn damage(copies: &mut Copies, input: &mut Input<'_>) {
         }
         let layout = copies.layout;
         match input.byte() % 7 {
-            // Plain bytes meet the checksums. The kinds that reseal a structure get past them, to the
-            // checks of its fields.
+            // Plain bytes meet the checksums. The kinds that reseal a structure get past them, to its
+            // fields.
             0 => overwrite(&mut copies.ssd, 0..layout.end(), input),
             1 => overwrite(&mut copies.hdd, 0..u64::MAX, input),
             2 => sealed_block(copies, input),

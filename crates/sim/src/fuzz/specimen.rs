@@ -14,8 +14,8 @@ use std::time::Duration;
 
 pub(super) const BLOCK: usize = BLOCK_BYTES as usize;
 const PAGE: u64 = 4096;
-// There are more pages than the SSD has blocks, and more of those than frames: every tier evicts, so
-// slots and homes hold versions of different ages.
+// The tables hold more pages than the SSD has blocks, and the SSD more blocks than the pool has frames:
+// every tier evicts, so slots and homes hold versions of different ages.
 const SSD_PAGES: u64 = 72;
 const POOL_PAGES: u64 = 44;
 const PAGES: u32 = 100;
@@ -105,15 +105,13 @@ impl Specimen {
             let mut truth = self.truth.clone();
             // The second life opens what the first has made of the damage.
             for life in 0..2 {
-                // A refusal is a sound answer to damage. Panics and wrong contents are what counts as a
-                // defect.
+                // A refusal is a sound answer to damage: only panics and wrong contents count as defects.
                 let Ok(store) = open(&manifest, &hdd, &ssd).await else { return };
                 check(&store, &truth).await;
                 work(&store, &mut truth, 1_000_000 * (life + 1)).await;
                 check(&store, &truth).await;
                 assert_eq!(store.validate(), Ok(()));
-                // A close may fail on a damaged device. The next life must still open whatever it has
-                // left behind.
+                // A close may fail on a damaged device, and the next life must cope with the remains.
                 let _ = store.close().await;
             }
         });
@@ -194,8 +192,7 @@ async fn check(store: &PageStore, truth: &Truth) {
 /// Changes some pages and allocates others; errors are allowed.
 async fn work(store: &PageStore, truth: &mut Truth, first_version: u32) {
     let mut version = first_version;
-    // Two thirds of the pages are not written, so the check after the work still sees what the damage
-    // did.
+    // Most pages are not written, so the check after the work still sees what the damage did to them.
     let pages: Vec<PageId> = truth.keys().copied().step_by(3).collect();
     for page in pages {
         let Ok(guard) = store.get_mut(page).await else { continue };

@@ -24,7 +24,6 @@ impl<const N: usize> Lists<N> {
 
     /// Puts the page at the new end of `list`, out of any other place.
     pub(super) fn put(&mut self, page: PageId, list: usize) {
-        // The old arrival would otherwise stay in its tree and name a page that has moved.
         self.remove(page);
         // Arrivals start at 1: a hand at 0, as in SIEVE, stands before every page.
         self.next += 1;

@@ -184,8 +184,6 @@ impl Order for S3Fifo {
                     self.uses.insert(page, 0);
                     self.lists.put(page, MAIN);
                 }
-                // In the main queue each use buys one more round, so that a page that was once hot leaves
-                // in a few rounds.
                 false if uses > 0 => {
                     self.uses.insert(page, uses - 1);
                     self.lists.put(page, MAIN);

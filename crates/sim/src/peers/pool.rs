@@ -34,8 +34,6 @@ impl FramePolicy for PeerPool {
     }
 
     fn first_to_go(&self, accept: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
-        // Orders know pages, and the pool asks for frames. A page in order always has a frame: `insert`
-        // and `remove` change both.
         let frames = &self.frames;
         let page = self.order.each(&mut |page| accept(frames[&page]))?;
         Some(frames[&page])

@@ -36,7 +36,6 @@ impl Contender {
         let slots = SlotPolicyParams::new(params.costs, ssd_pages, pool_pages);
         let pool: Box<dyn FramePolicy> = match self.pool {
             PoolSide::Policy(policy) => policy.build(&frames),
-            // A peer gets the number of places alone: the policies of the literature know no costs.
             PoolSide::Peer(peer) => Box::new(PeerPool::new(peer, pool_pages)),
         };
         let ssd: Box<dyn SlotPolicy> = match self.ssd {

@@ -66,8 +66,7 @@ pub(crate) struct Stream {
 impl Stream {
     /// Generates `length` references of kind number `kind`, with parameter set `set` of this seed.
     pub(crate) fn generate(kind: usize, set: usize, seed: u64, length: usize) -> Vec<Reference> {
-        // The shifts keep the three numbers apart, so that no two workloads of a run draw from the same
-        // stream.
+        // The shifts keep the three numbers apart, so that no two workloads draw from the same stream.
         let mut rng = SmallRng::seed_from_u64((seed << 16) ^ ((kind as u64) << 8) ^ set as u64);
         // Kind and set together choose: no kind has one share of writes throughout.
         let share = [0.08, 0.25, 0.5][(set + kind) % 3] * rng.random_range(0.7..1.3);
@@ -84,8 +83,7 @@ impl Stream {
         let out = Vec::with_capacity(length + 64);
         let mut stream = Self { rng, writes, set, pages, length, out };
         KINDS[kind].1(&mut stream);
-        // A generator checks the length only between its steps, and some of these append several
-        // references.
+        // A generator checks the length only between its steps, which may append several references.
         stream.out.truncate(length);
         if scanned { stream.scanned() } else { stream.out }
     }
@@ -180,8 +178,8 @@ fn stacked(stream: &mut Stream, mut depth: impl FnMut(&mut Stream) -> f64) {
     let mut stack = Stack::new(pages, stream.length);
     while stream.more() {
         let at = depth(stream) * f64::from(pages);
-        // A draw beyond the stack takes the deepest page, so the tail of the distribution is a loop over
-        // the coldest ones.
+        // A draw beyond the stack takes the deepest page, so the tail of the distribution loops over cold
+        // ones.
         let page = stack.take(at as usize);
         stream.touch(TABLE, page);
     }
@@ -288,7 +286,6 @@ fn append(stream: &mut Stream) {
     let ranks = Ranks::new(master, stream.pick([0.7, 0.9, 1.0]));
     let (grows, reach) = (stream.pick([0.03, 0.05, 0.08]), stream.pick([150.0, 500.0, 1500.0]));
     let burst = stream.pick([6.0, 3.0, 10.0]);
-    // The table is not empty at first, because the old pages below are read from the beginning.
     let mut tail = stream.pages / 2;
     while stream.more() {
         if stream.chance(grows) {
@@ -318,7 +315,7 @@ fn cyclic(stream: &mut Stream) {
     let mut at = 0;
     while stream.more() {
         if stream.chance(share) {
-            // Each page returns after the whole round. LRU misses all of them once the round exceeds the
+            // Each page returns after a whole round, so LRU misses all of them once a round exceeds the
             // cache.
             at = (at + 1) % round;
             stream.read(SECOND, at);
@@ -440,7 +437,6 @@ fn index(stream: &mut Stream) {
     let ranges = stream.pick([0.0, 0.05, 0.15]);
     while stream.more() {
         let leaf = scattered(keys.draw(&mut stream.rng), leaves);
-        // Every lookup starts at the root, so the inner pages are hot however evenly the keys are drawn.
         stream.read(SECOND, 0);
         stream.read(SECOND, 1 + leaf % inner);
         if stream.chance(ranges) {

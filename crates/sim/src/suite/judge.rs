@@ -37,7 +37,6 @@ const PAGE_MIB: f64 = 1.0 / 64.0;
 pub fn judge(rows: &[Row], fixed: &[String]) -> Vec<Judged> {
     let mut best: FxHashMap<String, f64> = FxHashMap::default();
     for row in rows.iter().filter(|row| fixed.contains(&row.pair) && row.cost_ms > 0.0) {
-        // A case has its own yardstick, since no single setting is the best of all workloads.
         let least = best.entry(row.case()).or_insert(f64::INFINITY);
         *least = least.min(row.cost_ms);
     }
@@ -69,8 +68,8 @@ fn of_pair(pair: &str, mut ratios: Vec<(f64, &Row)>, ssd_writes: f64) -> Judged 
         let (logs, cases) = of.fold((0.0, 0_u32), |(logs, cases), ratio| (logs + ratio.ln(), cases + 1));
         percent((logs / f64::from(cases.max(1))).exp())
     };
-    // A seed draws all cases anew. Two pairs whose means differ by less than these spreads are not told
-    // apart by the suite.
+    // Seeds draw all cases anew, so the spread of their means shows how much of a mean is the luck of the
+    // draw.
     let of_seed =
         |seed| mean(&mut ratios.iter().filter(|(_, row)| row.seed == seed).map(|(ratio, _)| *ratio));
     let means = ratios.iter().map(|(_, row)| row.seed).collect::<FxHashSet<u64>>().into_iter().map(of_seed);

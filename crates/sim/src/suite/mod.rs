@@ -136,8 +136,7 @@ impl Row {
 
     /// Whether `other` has the same seed, workload, sizes and part.
     pub fn is_beside(&self, other: &Self) -> bool {
-        // The numbers come first and the strings last: the search for known rows compares every row with
-        // every other.
+        // The numbers come first, because the search for known rows compares each row with all kept ones.
         self.ssd_pages == other.ssd_pages
             && self.pool_pages == other.pool_pages
             && self.part == other.part
@@ -221,8 +220,8 @@ impl Suite {
 
     /// Replays every pair of a workload.
     fn replay(&self, workload: &Workload) -> Result<Vec<Row>, SuiteError> {
-        // The draw comes before the look at known rows, because only the drawn sizes say whether a row is
-        // of this case.
+        // Known rows do not spare the draw, because only the drawn sizes say whether a row is of this
+        // case.
         let drawn = workload.draw(self.longest)?;
         let empty = |pair: &Contender| Row {
             seed: workload.seed,

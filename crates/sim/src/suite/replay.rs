@@ -28,8 +28,8 @@ impl<'a> Replay<'a> {
         let references = &drawn.references;
         let mut this = Self { references, params, run_read_ms, parts: Vec::new() };
         match drawn.joined_at {
-            // The references before the change are not costed: they are workloads by themselves elsewhere
-            // in the suite.
+            // The references before the change are not costed: the suite has their workloads by
+            // themselves as well.
             Some(at) => {
                 let all = references.len();
                 let late = at + (all - at) * 3 / 5;

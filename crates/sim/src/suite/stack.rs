@@ -14,8 +14,7 @@ pub(crate) struct Stack {
 impl Stack {
     /// Pages 0 to `pages` - 1, the last on top, for at most `moves` moves.
     pub(crate) fn new(pages: u32, moves: usize) -> Self {
-        // A page that moves leaves its place empty for good and takes a new one at the end, so every move
-        // needs one.
+        // A page that moves leaves its place empty for good, so each move needs a new one at the end.
         let room = pages as usize + moves;
         let mut this =
             Self { sums: vec![0; room + 1], pages: Vec::with_capacity(room), depth: pages as usize };
@@ -50,8 +49,8 @@ impl Stack {
     /// The place of the `nth` page from the bottom, from 1.
     fn place(&self, mut nth: u32) -> usize {
         let mut at = 0;
-        // The descent starts at or beyond the end of the tree, where `get` finds nothing and only the
-        // step is halved.
+        // The first step may point beyond the end of the tree, where `get` finds nothing and the step is
+        // halved.
         let mut step = self.sums.len().next_power_of_two();
         while step > 0 {
             if let Some(&sum) = self.sums.get(at + step)
