@@ -47,6 +47,8 @@ impl Accesses {
 
     /// Adds one reference.
     pub fn add(&mut self, reference: Reference) {
+        // Transactions count from 1, after `begin`. The 0 of a new entry therefore matches none, and the
+        // first use of a page always counts.
         let now = self.transaction;
         let load = self.loads.entry(reference.page).or_default();
         if load.read_in != now {
@@ -78,13 +80,20 @@ impl Accesses {
             .iter()
             .map(|(&page, &load)| (page, known.loads.get(&page).copied().unwrap_or_default(), load))
             .collect();
+        // Pages that only the earlier run used take places as well: a policy could not have known that
+        // they do not return.
         let absent = known.loads.iter().filter(|(page, _)| !self.loads.contains_key(page));
         pages.extend(absent.map(|(&page, &load)| (page, load, Load::default())));
         pages.sort_unstable_by_key(|page| page.0);
+        // The two steps are not an exact optimum: the first ignores what a page costs on the SSD. The
+        // error is small as long as an SSD access costs a small part of an HDD access, as in the 2013
+        // paper (section 6.2).
         pages.sort_by(|a, b| on_hdd(&b.1).total_cmp(&on_hdd(&a.1)));
         let kept = pages.len().min(memory_pages + ssd_pages);
         let (near, far) = pages.split_at_mut(kept);
         near.sort_by(|a, b| on_ssd(&b.1).total_cmp(&on_ssd(&a.1)));
+        // The places follow from the known accesses, the costs from the actual ones. Only `write_back`
+        // has the same accesses for both.
         let hdd_reads = far.iter().map(|page| page.2.reads).sum();
         Bound {
             hdd_reads,
@@ -104,6 +113,8 @@ impl Accesses {
         for (load, place) in loads.iter().zip(&placed.places) {
             match place {
                 Placed::Nowhere => (reads, writes) = (reads + load.reads, writes + load.writes),
+                // Memory holds no newer version than the device below (Figure 2): a page without an SSD
+                // copy is written to the HDD, a page with one to the SSD alone.
                 Placed::Memory => writes += load.writes,
                 Placed::Ssd | Placed::Both => {}
             }

@@ -117,6 +117,7 @@ impl<'a> Input<'a> {
     pub fn new(args: &'a SourceArgs) -> Result<Self, String> {
         let Some(path) = &args.which.trace else { return Ok(Self { args, trace: None }) };
         let trace = Trace::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        // An empty trace would fail later as if the warm-up had taken everything: the wrong cause.
         if trace.references().is_empty() {
             return Err(format!("{}: the trace is empty", path.display()));
         }
@@ -143,10 +144,13 @@ impl<'a> Input<'a> {
     /// A ratio makes the pool empty, or a tier too large.
     pub fn sizes(&self, tiers: &TierArgs) -> Result<(u32, u32), String> {
         let Some([db, ssd, pool]) = tiers.ratio else {
+            // The parser requires both sizes unless there is a ratio, so these defaults are never used.
             return Ok((tiers.pool_pages.unwrap_or(1), tiers.ssd_pages.unwrap_or(0)));
         };
+        // The parser admits a ratio only with TPC-C, the source that knows the size of its database.
         let db_pages = self.source().db_pages().unwrap_or(0) as f64;
         let share = |name: &str, part: f64| match db_pages * part / db {
+            // The check precedes the cast, which would saturate silently and simulate another ratio.
             pages if pages <= f64::from(PAGES_MAX) => Ok(pages as u32),
             pages => Err(format!(
                 "--ratio: {pages:.0} pages of {name} are too many: at most {PAGES_MAX} are simulated"
@@ -164,6 +168,7 @@ impl<'a> Input<'a> {
 #[must_use]
 pub fn progress_bar(len: u64, template: &str) -> ProgressBar {
     let style = ProgressStyle::with_template(template);
+    // A malformed template is no reason to lose a run of hours: the bar then has the default style.
     ProgressBar::new(len).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 

@@ -24,6 +24,8 @@ pub enum TraceError {
 
 fn defect(record: &[u8; RECORD_BYTES]) -> &'static str {
     match record {
+        // The last four bytes are operation, flag and half of the space. `decode` refuses a record for
+        // one of three defects, so where operation and flag are sound, the page number is the one left.
         [.., 0 | 1, 0 | 1, _, _] => "its page number takes more than 48 bits",
         [.., 0 | 1, _, _, _] => "its flag is neither 0 nor 1",
         _ => "its operation is neither 0 (read) nor 1 (write)",
@@ -42,6 +44,8 @@ pub fn decode(record: &[u8; RECORD_BYTES]) -> Option<Reference> {
 #[must_use]
 pub fn encode(reference: Reference) -> [u8; RECORD_BYTES] {
     let Reference { page, used, sequential } = reference;
+    // The format has no creation: a replay of the trace reads the page before it writes it, which costs a
+    // read more than the original run.
     TraceRecord { page, write: used != Use::Read, sequential }.encode()
 }
 
@@ -70,6 +74,8 @@ impl Trace {
     /// The bytes end within a record, or hold an invalid record.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TraceError> {
         let (records, rest) = bytes.as_chunks::<RECORD_BYTES>();
+        // A torn trace is refused rather than cut: it was copied in part, and would be replayed as a
+        // shorter one with other costs.
         if !rest.is_empty() {
             return Err(TraceError::Torn(bytes.len() as u64));
         }
@@ -103,6 +109,8 @@ pub struct TraceSource<'a> {
 
 impl Source for TraceSource<'_> {
     fn batch(&mut self, out: &mut Vec<Reference>) -> bool {
+        // A trace has no transactions, so the size of a batch is arbitrary. It is fixed because `replay`
+        // counts its warm-up in batches.
         let (now, left) = self.left.split_at(self.left.len().min(1024));
         out.extend_from_slice(now);
         self.left = left;

@@ -60,6 +60,8 @@ impl Zipf {
         let pages = pages.max(1);
         let mut rng = SmallRng::seed_from_u64(seed);
         let mut page_of: Vec<u32> = (0..pages).collect();
+        // Without this shuffle the hot pages would be neighbours, and a policy that writes in clusters
+        // would look better than it is.
         for at in (1..page_of.len()).rev() {
             page_of.swap(at, rng.random_range(0..=at));
         }
@@ -93,6 +95,8 @@ impl Zipf {
         // Each exchange moves two pages.
         self.churn_due += self.churn * f64::from(BATCH) / 2.0;
         while self.churn_due >= 1.0 {
+            // The fraction is carried over, because a small churn makes less than one exchange in a
+            // batch.
             self.churn_due -= 1.0;
             let (a, b) = (self.random_rank(), self.random_rank());
             self.page_of.swap(a, b);
@@ -114,6 +118,8 @@ impl Source for Zipf {
     fn batch(&mut self, out: &mut Vec<Reference>) -> bool {
         self.exchange_ranks();
         for _ in 0..BATCH {
+            // Without a scan nothing is drawn here, so a seed gives the same references with and without
+            // this feature.
             if self.scan_share > 0.0 && self.rng.random_bool(self.scan_share) {
                 out.push(Reference::read(PageId::new(SpaceId(1), self.scanned_page())));
                 continue;

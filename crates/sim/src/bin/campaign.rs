@@ -133,6 +133,7 @@ struct Report {
 fn main() -> ExitCode {
     pagetier_rivals::register();
     let args = Args::parse();
+    // A bad override is refused here, before hours of seeds that would ignore it.
     let mut probe = Plan::from_seed(0);
     if let Some(error) = args.with.iter().find_map(|part| probe.set(part).err()) {
         eprintln!("campaign: {error}");
@@ -151,6 +152,7 @@ fn stop_on_ctrl_c() -> &'static AtomicBool {
         let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
         runtime.block_on(async {
             while tokio::signal::ctrl_c().await.is_ok() {
+                // A second signal means that a seed does not end by itself: the report is given up.
                 if STOP.swap(true, Ordering::Relaxed) {
                     std::process::exit(130);
                 }
@@ -196,6 +198,8 @@ impl Campaign {
         report.crashes_per_second = report.totals.crashes as f64 / report.seconds;
         report.coverage = report.totals.coverage.rows().collect();
         report.interrupted = self.stop.load(Ordering::Relaxed);
+        // A run that is directed by options leaves states out on purpose, and a short one by chance.
+        // Neither is a blind spot of the campaign.
         if checks_coverage && enough && self.args.with.is_empty() {
             report.blind_spots = covered.blind_spots();
         }
@@ -226,6 +230,7 @@ impl Campaign {
 
     /// The SSD policy of the modes that start from one store: the default, or that of `--with policy=`.
     fn policy(&self) -> &'static str {
+        // The last override wins, as it does where a plan is set part by part.
         let given = self.args.with.iter().rev().find_map(|part| part.strip_prefix("policy="));
         given.and_then(ssd_policy).unwrap_or("auto")
     }
@@ -249,10 +254,13 @@ impl Campaign {
                 // As many crashes of engines with a log as of other lives.
                 for nth in (1..=LOGS_MAX).take_while(|_| !self.over()) {
                     if totals.log_crashes * 2 < totals.crashes {
+                        // The high bits differ, so these scenarios do not repeat those of seeds that the
+                        // run counts up to.
                         self.seed(&Plan::directed(seed ^ nth << 40, Hazard::Log), &mut totals);
                     }
                 }
             }
+            // Totals are added once per seed: a lock per crash would serialize the threads.
             self.with(|r| r.totals.add(&totals));
             if seeds.is_some() { 1 } else { totals.crashes }
         });
@@ -263,6 +271,8 @@ impl Campaign {
         let first = self.args.seed.unwrap_or(0);
         let seeds = self.args.seeds.unwrap_or(usual);
         let mut totals = Totals::default();
+        // A seed of these may run threads of its own in real time, and others beside it would change its
+        // schedule.
         for seed in (first..first + seeds).take_while(|_| !self.over()) {
             if let Err(Violation { what, place, .. }) = run(seed, &mut totals) {
                 let replay = format!("{CAMPAIGN} --mode {mode} --seed {seed} --seeds 1");
@@ -287,6 +297,8 @@ impl Campaign {
             eprintln!("seed {}: {}; searching for a smaller scenario", found.plan.seed, found.what);
             shrink(found, SHRINK_TRIES, self.stop, |plan| run_seed(plan, self.stop, &mut Totals::default()))
         };
+        // The mode is random even after a run of engines with a log: the overrides name the hazard where
+        // the seed itself has another.
         let mut replay = format!("{CAMPAIGN} --mode random --seed {}", found.plan.seed);
         for part in found.plan.overrides() {
             replay += &format!(" --with {part}");
@@ -394,6 +406,7 @@ fn print(report: &Report, json: bool) {
         return;
     }
     let t = &report.totals;
+    // Modes without crashes have no coverage, and a table of zeroes would look like a blind campaign.
     if t.crashes > 0 {
         print_drawn(&t.drawn);
         let coverage = report.coverage.iter().copied();

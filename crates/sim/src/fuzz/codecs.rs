@@ -21,6 +21,8 @@ fn padded(bytes: &[u8], len: usize) -> Vec<u8> {
 /// is detected.
 pub fn page_header(input: &[u8]) {
     let mut image = padded(input, BLOCK);
+    // The image says which page it is: a fuzzer would hardly hit on a given number, and every input would
+    // fail at that check.
     let asked = Header::peek(&image).page;
     let other = PageId::new(asked.space, asked.no ^ 1);
     let seed = StoreSeed::of_store([7; 16]);
@@ -38,6 +40,7 @@ pub fn page_header(input: &[u8]) {
             }
             Err(defect) => assert!(!defect.to_string().is_empty()),
         }
+        // A formatted home reads as unwritten for its own page only. For another page it is damage.
         let mut home = vec![0; BLOCK];
         format_homes(seed, &mut home, BLOCK, asked);
         assert_eq!(verify(seed, &home, asked), Err(Defect::Unwritten));
@@ -70,6 +73,7 @@ pub fn ssd_superblock(input: &[u8]) {
     opened(&mut Input::new(input), |copies, input| {
         // Keep the store's own magic and ids, so that decoding reaches the fields after them.
         let fields = input.take(24);
+        // Both copies get the same change, since an open would otherwise use the intact one.
         for at in [0, BLOCK] {
             let block = &mut copies.ssd[at..at + BLOCK];
             put(block, 48, fields);
@@ -80,6 +84,8 @@ pub fn ssd_superblock(input: &[u8]) {
                 ..copies.layout
             };
             if input.byte().is_multiple_of(2) {
+                // A decode compares the end with that of its own layout. This half of the inputs passes,
+                // and reaches the checks of the layout itself.
                 block[64..72].copy_from_slice(&numbers.end().to_le_bytes());
             }
             reseal(StoreSeed::NONE, block);
@@ -93,6 +99,7 @@ fn word(b: &[u8], at: usize) -> u32 {
 
 pub fn hdd_superblock(input: &[u8]) {
     opened(&mut Input::new(input), |copies, input| {
+        // The other half keeps a checksum that does not match, as bit rot leaves it.
         let sealed = input.byte().is_multiple_of(2);
         let at = usize::from(input.byte());
         let block = &mut copies.hdd[..BLOCK];
@@ -139,6 +146,7 @@ pub fn journal(input: &[u8]) {
     let seed = StoreSeed::of_store([7; 16]);
     let mut raw = padded(input, BLOCK);
     let _ = Block::decode(seed, &raw);
+    // A shorter block was torn: it must not decode, even if its bytes with zeroes behind them would.
     assert_eq!(
         Block::decode(seed, input).is_some(),
         input.len() >= BLOCK && Block::decode(seed, &raw).is_some()

@@ -44,6 +44,8 @@ pub(super) fn damage(copies: &mut Copies, input: &mut Input<'_>) {
         }
         let layout = copies.layout;
         match input.byte() % 7 {
+            // Plain bytes meet the checksums. The kinds that reseal a structure get past them, to its
+            // fields.
             0 => overwrite(&mut copies.ssd, 0..layout.end(), input),
             1 => overwrite(&mut copies.hdd, 0..u64::MAX, input),
             2 => sealed_block(copies, input),
@@ -79,6 +81,8 @@ pub(super) fn put(bytes: &mut [u8], at: u64, new: &[u8]) {
 }
 
 fn overwrite(bytes: &mut [u8], range: std::ops::Range<u64>, input: &mut Input<'_>) {
+    // The offset falls within the device for every input. An offset that is drawn beyond it would make
+    // most inputs change nothing.
     let end = range.end.min(bytes.len() as u64);
     let at = range.start + input.word() % (end - range.start).max(1);
     let len = usize::from(input.byte());
@@ -144,6 +148,7 @@ fn image(copies: &mut Copies, input: &mut Input<'_>) -> Vec<u8> {
 
 /// Puts a whole page image in the place of another.
 fn misdirected(copies: &mut Copies, input: &mut Input<'_>) {
+    // A misdirected write passes its checksum: only the page number in its header gives it away.
     let image = image(copies, input);
     let (device, at) = place(copies, input);
     put(device, at, &image);
@@ -152,6 +157,7 @@ fn misdirected(copies: &mut Copies, input: &mut Input<'_>) {
 fn zeroes(copies: &mut Copies, input: &mut Input<'_>) {
     let device = if input.byte().is_multiple_of(2) { &mut copies.ssd } else { &mut copies.hdd };
     let at = input.word() % device.len().max(1) as u64;
+    // A discarded range reads as zeroes, and may cover several structures at once.
     let len = input.word() as usize % 65_536;
     put(device, at, &vec![0; len]);
 }

@@ -14,6 +14,8 @@ use std::time::Duration;
 
 pub(super) const BLOCK: usize = BLOCK_BYTES as usize;
 const PAGE: u64 = 4096;
+// The tables hold more pages than the SSD has blocks, and the SSD more blocks than the pool has frames:
+// every tier evicts, so slots and homes hold versions of different ages.
 const SSD_PAGES: u64 = 72;
 const POOL_PAGES: u64 = 44;
 const PAGES: u32 = 100;
@@ -103,11 +105,13 @@ impl Specimen {
             let mut truth = self.truth.clone();
             // The second life opens what the first has made of the damage.
             for life in 0..2 {
+                // A refusal is a sound answer to damage: only panics and wrong contents count as defects.
                 let Ok(store) = open(&manifest, &hdd, &ssd).await else { return };
                 check(&store, &truth).await;
                 work(&store, &mut truth, 1_000_000 * (life + 1)).await;
                 check(&store, &truth).await;
                 assert_eq!(store.validate(), Ok(()));
+                // A close may fail on a damaged device, and the next life must cope with the remains.
                 let _ = store.close().await;
             }
         });
@@ -128,6 +132,8 @@ impl Kept {
     /// The device, with `changed` as its contents.
     async fn with(&self, changed: &[u8]) -> Arc<SimDevice> {
         let power = SimPower::new();
+        // A fork shares what does not change, so an input costs only the blocks that it damages, not a
+        // copy of both devices.
         let device = self.device.fork(0, &power);
         let blocks = changed.chunks(BLOCK).zip(self.bytes.chunks(BLOCK)).zip((0..).step_by(BLOCK));
         for ((block, old), at) in blocks.filter(|((block, old), _)| block != old) {
@@ -176,6 +182,7 @@ async fn check(store: &PageStore, truth: &Truth) {
     for page in truth.keys().copied().chain(never) {
         if let Ok(found) = store.get(page).await {
             let (written, version) = (truth.get(&page), version_in(&found, page));
+            // A page that was never written has no truth: it must not read as anything.
             let known = version.as_ref().is_ok_and(|v| written.is_some_and(|w| w.contains(v)));
             assert!(known, "{page} reads as {version:?}; its written versions are {written:?}");
         }
@@ -185,11 +192,13 @@ async fn check(store: &PageStore, truth: &Truth) {
 /// Changes some pages and allocates others; errors are allowed.
 async fn work(store: &PageStore, truth: &mut Truth, first_version: u32) {
     let mut version = first_version;
+    // Most pages are not written, so the check after the work still sees what the damage did to them.
     let pages: Vec<PageId> = truth.keys().copied().step_by(3).collect();
     for page in pages {
         let Ok(guard) = store.get_mut(page).await else { continue };
         write(guard, truth, &mut version);
     }
+    // A damaged manifest may list any number of spaces.
     for space in store.spaces().list().into_iter().take(4) {
         for _ in 0..4 {
             let Ok(guard) = store.allocate(space.id).await else { break };
@@ -221,6 +230,7 @@ async fn build(closed: bool) -> Result<Specimen, Box<dyn std::error::Error>> {
     } else {
         drop(store);
     }
+    // The closed store has its power cut as well, which must not matter to it.
     let (hdd, ssd) = (hdd.after_power_cut(3, &SimPower::new()), ssd.after_power_cut(4, &SimPower::new()));
     let (hdd, ssd) = (Kept::of(hdd), Kept::of(ssd));
     let shared: SharedDevice = Arc::new(ssd.device.fork(0, &SimPower::new()));

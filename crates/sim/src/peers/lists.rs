@@ -25,6 +25,7 @@ impl<const N: usize> Lists<N> {
     /// Puts the page at the new end of `list`, out of any other place.
     pub(super) fn put(&mut self, page: PageId, list: usize) {
         self.remove(page);
+        // Arrivals start at 1: a hand at 0, as in SIEVE, stands before every page.
         self.next += 1;
         self.lists[list].insert(self.next, page);
         self.places.insert(page, (list, self.next));

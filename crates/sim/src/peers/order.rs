@@ -88,6 +88,8 @@ impl Order for Sieve {
             let mut passed = Vec::new();
             let found = self.queue.since(0, self.hand).find(|&(_, page)| {
                 passed.push(page);
+                // The paper knows no pinned pages. The hand passes one that cannot be taken as it does a
+                // visited one, and takes it in a later round.
                 !self.visited.contains(&page) && accept(page)
             });
             if let Some((at, page)) = found {
@@ -101,12 +103,16 @@ impl Order for Sieve {
             passed.iter().for_each(|page| {
                 self.visited.remove(page);
             });
+            // The hand goes from old to new, so the end of the queue is its newest page, and the next
+            // round starts at the oldest.
             self.hand = 0;
         }
         self.each(accept)
     }
 
     fn each(&self, accept: &mut dyn FnMut(PageId) -> bool) -> Option<PageId> {
+        // This walk looks ahead, so it must not clear marks: visited pages come last, as they would after
+        // a round that cleared them.
         let before = || self.queue.since(0, 0).take_while(|(at, _)| *at < self.hand);
         let round = || self.queue.since(0, self.hand).chain(before()).map(|(_, page)| page);
         let taken = round().find(|&page| !self.visited.contains(&page) && accept(page));
@@ -159,6 +165,7 @@ impl Order for S3Fifo {
     }
 
     fn entered(&mut self, page: PageId) {
+        // A page that comes back soon after it left the small queue would leave it too early again.
         let list = if self.lists.list_of(page) == Some(HISTORY) { MAIN } else { SMALL };
         self.lists.put(page, list);
         self.uses.insert(page, 0);
@@ -171,6 +178,8 @@ impl Order for S3Fifo {
             let page = self.lists.oldest(if small { SMALL } else { MAIN })?;
             let uses = self.uses(page);
             match small {
+                // One hit is not enough (the condition of the paper): many pages are used twice within a
+                // burst and then never again.
                 true if uses > 1 => {
                     self.uses.insert(page, 0);
                     self.lists.put(page, MAIN);
@@ -194,8 +203,11 @@ impl Order for S3Fifo {
     }
 
     fn left(&mut self, page: PageId, evicted: bool) {
+        // A page that leaves the main queue has had its rounds without a use, so its return says nothing
+        // new. A discarded page does not return.
         if self.lists.remove(page) == Some(SMALL) && evicted {
             self.lists.put(page, HISTORY);
+            // The paper has as many entries as the main queue, which is nine tenths of these.
             self.lists.trim(HISTORY, self.places);
         }
         self.uses.remove(&page);
@@ -233,6 +245,8 @@ impl Order for TwoQ {
     }
 
     fn each(&self, accept: &mut dyn FnMut(PageId) -> bool) -> Option<PageId> {
+        // Kin is a quarter of the places, as the paper recommends. The small queue may exceed it while
+        // the main one is empty, because then there is nothing else to evict.
         let small = 4 * self.lists.len(SMALL) > self.places || self.lists.len(MAIN) == 0;
         let lists = if small { [SMALL, MAIN] } else { [MAIN, SMALL] };
         lists.into_iter().flat_map(|list| self.lists.pages(list)).find(|&page| accept(page))
@@ -241,6 +255,8 @@ impl Order for TwoQ {
     fn left(&mut self, page: PageId, evicted: bool) {
         if self.lists.remove(page) == Some(SMALL) && evicted {
             self.lists.put(page, HISTORY);
+            // Kout, half of the places, is the recommendation of the paper as well. A page evicted from
+            // Am gets no entry there: it has not been used for a while.
             self.lists.trim(HISTORY, self.places / 2);
         }
     }
@@ -274,6 +290,8 @@ impl Order for Arc {
     }
 
     fn entered(&mut self, page: PageId) {
+        // The paper adapts its target before it replaces a page. Here a place must be free before a page
+        // enters, so its hit in a history takes effect at the eviction after this one.
         let [b1, b2] = [2, 3].map(|list| self.lists.len(list) as f64);
         // The page is in the history whose length divides, so that is not zero.
         let to = match self.lists.list_of(page) {
@@ -297,6 +315,8 @@ impl Order for Arc {
 
     fn each(&self, accept: &mut dyn FnMut(PageId) -> bool) -> Option<PageId> {
         let t1 = self.lists.len(0);
+        // REPLACE in the paper also takes from T1 at exactly its target if the page to enter comes from
+        // B2. That page is not known here, so T2 gives way in that case.
         let first = t1 > 0 && (t1 as f64 > self.target || self.lists.len(1) == 0);
         let lists = if first { [0, 1] } else { [1, 0] };
         lists.into_iter().flat_map(|list| self.lists.pages(list)).find(|&page| accept(page))
@@ -306,6 +326,8 @@ impl Order for Arc {
         if let Some(list @ 0..2) = self.lists.remove(page)
             && evicted
         {
+            // T1 is followed by B1, and T2 by B2. A discarded page enters neither, since its number would
+            // come back for other contents.
             self.lists.put(page, list + 2);
         }
     }
@@ -329,6 +351,7 @@ pub(super) struct Lirs {
 
 impl Lirs {
     pub(super) fn new(places: usize) -> Self {
+        // Without a place for pages of high distance, each new page would evict one of low distance.
         let low_max = (places - (places / 100).max(1).min(places)).max(1);
         Self { stack: Lists::new(), queue: Lists::new(), low: FxHashSet::default(), low_max, places }
     }
@@ -338,6 +361,8 @@ impl Lirs {
         self.queue.remove(page);
         self.low.insert(page);
         self.prune();
+        // The pruned stack ends with a page of low distance, the one whose last use is the longest ago.
+        // The paper demotes that one.
         if self.low.len() > self.low_max
             && let Some(oldest) = self.stack.oldest(0)
         {
@@ -366,6 +391,8 @@ impl Lirs {
         } else {
             self.queue.put(page, 0);
         }
+        // The paper lets the stack grow without a bound, and a long scan would make it do so. At most one
+        // part in three of this bound is resident.
         if self.stack.len(0) > 3 * self.places {
             let evicted = |page: &PageId| !self.low.contains(page) && self.queue.list_of(*page).is_none();
             let oldest = self.stack.pages(0).find(evicted);
@@ -386,6 +413,8 @@ impl Order for Lirs {
     }
 
     fn each(&self, accept: &mut dyn FnMut(PageId) -> bool) -> Option<PageId> {
+        // The paper evicts only pages of high distance. All of these may be pinned here, so pages of low
+        // distance follow, in the order in which they would be demoted.
         let low = self.stack.pages(0).filter(|page| self.low.contains(page));
         self.queue.pages(0).chain(low).find(|&page| accept(page))
     }
@@ -422,6 +451,8 @@ impl WTinyLfu {
 
     /// Fills the main part from the window while nothing must be evicted for that.
     fn settle(&mut self) {
+        // While places are free, a page that overflows the window displaces nothing, so no comparison is
+        // due.
         while self.lists.len(0) > (self.places / 100).max(1)
             && self.lists.len(0) + self.lists.len(1) + self.lists.len(2) < self.places
         {
@@ -441,6 +472,8 @@ impl Order for WTinyLfu {
         self.uses.add(page);
         match self.lists.list_of(page) {
             Some(0) => self.lists.put(page, 0),
+            // A second use on probation protects a page. Uses in the window only reorder it: they often
+            // belong to one burst.
             Some(_) => self.lists.put(page, 2),
             None => {}
         }
@@ -497,12 +530,15 @@ impl Uses {
 
     pub(super) fn add(&mut self, page: PageId) {
         let count = self.counts.entry(page).or_default();
+        // The paper counts in four bits. A higher limit would let pages that were hot long ago outlast
+        // several halvings.
         *count = (*count + 1).min(15);
         self.left -= 1;
         if self.left == 0 {
             self.left = self.period;
             self.counts.retain(|_, count| {
                 *count /= 2;
+                // The map would otherwise keep an entry of 0 for every page that was ever used.
                 *count > 0
             });
         }

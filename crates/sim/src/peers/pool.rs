@@ -20,6 +20,8 @@ impl PeerPool {
 
 impl FramePolicy for PeerPool {
     fn insert(&mut self, frame: FrameId, page: PageId, _location: Location, _access: Access) {
+        // A declared scan enters like any other page. These policies resist scans by themselves, and the
+        // hint would hide how well.
         self.pages[frame.at()] = Some(page);
         self.frames.insert(page, frame);
         self.order.entered(page);
@@ -50,6 +52,8 @@ impl FramePolicy for PeerPool {
         }
     }
 
+    // The policies of the literature do not tell dirty pages from clean ones, so neither event moves a
+    // page.
     fn dirtied(&mut self, _frame: FrameId) {}
 
     fn cleaned(&mut self, _frame: FrameId, _location: Location, _reason: CleanReason) {}

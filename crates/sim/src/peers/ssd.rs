@@ -44,6 +44,7 @@ impl PeerSsd {
 impl SlotPolicy for PeerSsd {
     fn read(&mut self, page: PageId, from: Option<Location>, _access: Access, _now: Millis) {
         self.uses.add(page);
+        // A page without a slot may be in the history of the order, where only its arrival counts.
         if from == Some(Location::Ssd) {
             self.order.used(page);
         }
@@ -65,11 +66,15 @@ impl SlotPolicy for PeerSsd {
         let admitted = match self.admission {
             Admission::All | Admission::TinyLfu => true,
             Admission::Second => before,
+            // A dirty page must be written to one of the devices anyway, so the SSD saves a write of the
+            // HDD. A clean page only adds a write.
             Admission::SecondClean => before || cause == Cause::Cleaned,
         };
         if !admitted {
             return Verdict::Reject;
         }
+        // The order names a victim before TinyLFU compares. Promotions that the search makes on its way,
+        // as in S3-FIFO, stay even if the page is then rejected.
         let slots = &self.slots;
         let Some(victim) = self.order.victim(&mut |page| usable(slots[&page])) else {
             return Verdict::Reject;
@@ -89,6 +94,7 @@ impl SlotPolicy for PeerSsd {
     }
 
     fn inserted(&mut self, page: PageId, slot: SlotId, _now: Millis) {
+        // A page written again may get another slot. As an arrival, that would reset it in the order.
         if self.slots.insert(page, slot).is_none() {
             self.order.entered(page);
         }
@@ -105,6 +111,7 @@ impl SlotPolicy for PeerSsd {
     }
 
     fn next_victims(&mut self, n: usize, _now: Millis, out: &mut Vec<SlotId>) {
+        // The walk only looks: the store cleans these slots ahead, and `victim` picks among them later.
         let (slots, most) = (&self.slots, out.len() + n);
         self.order.each(&mut |page| {
             out.push(slots[&page]);

@@ -79,6 +79,7 @@ impl FromStr for Contender {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        // Names of rivals parse only once they are registered; a second call changes nothing.
         pagetier_rivals::register();
         let Some((pool, ssd)) = text.split_once('+') else {
             return Err(format!("{text:?} is not a pair of policies, POOL+SSD, such as gd2l+cac"));
@@ -93,6 +94,7 @@ impl FromStr for PoolSide {
     fn from_str(text: &str) -> Result<Self, String> {
         let peer = text.strip_prefix(PEER).and_then(Peer::named).map(Self::Peer);
         match peer {
+            // A name that no peer has goes to the parser of the store, whose error lists the names.
             Some(peer) => Ok(peer),
             None => text.parse().map(Self::Policy).map_err(|why| format!("{why}")),
         }
@@ -124,6 +126,8 @@ impl FromStr for Contenders {
     fn from_str(list: &str) -> Result<Self, String> {
         let mut pairs: Vec<String> = Vec::new();
         for part in list.split(',') {
+            // An option of the pool may carry the `+`: in `gd2l:frequency,write-back+cac`, the second
+            // part continues the first, although it looks like a pair.
             let option = PoolPolicy::PARTS.contains(&part.split('+').next().unwrap_or_default());
             let begins = part.contains('+') || part.starts_with("gd2l:");
             match pairs.last_mut().filter(|_| option || !begins) {

@@ -66,6 +66,7 @@ pub(crate) struct Stream {
 impl Stream {
     /// Generates `length` references of kind number `kind`, with parameter set `set` of this seed.
     pub(crate) fn generate(kind: usize, set: usize, seed: u64, length: usize) -> Vec<Reference> {
+        // The shifts keep the three numbers apart, so that no two workloads draw from the same stream.
         let mut rng = SmallRng::seed_from_u64((seed << 16) ^ ((kind as u64) << 8) ^ set as u64);
         // Kind and set together choose: no kind has one share of writes throughout.
         let share = [0.08, 0.25, 0.5][(set + kind) % 3] * rng.random_range(0.7..1.3);
@@ -82,6 +83,7 @@ impl Stream {
         let out = Vec::with_capacity(length + 64);
         let mut stream = Self { rng, writes, set, pages, length, out };
         KINDS[kind].1(&mut stream);
+        // A generator checks the length only between its steps, which may append several references.
         stream.out.truncate(length);
         if scanned { stream.scanned() } else { stream.out }
     }
@@ -148,6 +150,8 @@ impl Stream {
     fn touch(&mut self, space: SpaceId, no: u32) {
         let writes = match self.writes {
             Writes::Anywhere(share) => self.chance(share),
+            // A third of the pages takes all writes, hence three times the share. `chance` clamps that to
+            // 1, so a share above a third is not reached.
             Writes::SomePages(share) => scattered(no, u32::MAX).is_multiple_of(3) && self.chance(3.0 * share),
         };
         if writes { self.write(space, no) } else { self.read(space, no) }
@@ -163,6 +167,8 @@ impl Stream {
 /// Scatters the ranks below `n`, so that neighbours are far apart. Nearly one-to-one.
 fn scattered(rank: u32, n: u32) -> u32 {
     let hash = rank.wrapping_mul(0x9E37_79B1);
+    // The multiplication alone would place consecutive ranks a constant distance apart. The xor breaks
+    // that pattern, which could fall in step with clusters or with a scan.
     ((u64::from(hash ^ (hash >> 15)) * u64::from(n)) >> 32) as u32
 }
 
@@ -172,6 +178,8 @@ fn stacked(stream: &mut Stream, mut depth: impl FnMut(&mut Stream) -> f64) {
     let mut stack = Stack::new(pages, stream.length);
     while stream.more() {
         let at = depth(stream) * f64::from(pages);
+        // A draw beyond the stack takes the deepest page, so the tail of the distribution loops over cold
+        // ones.
         let page = stack.take(at as usize);
         stream.touch(TABLE, page);
     }
@@ -234,6 +242,7 @@ fn day_night(stream: &mut Stream) {
         if (stream.progress() * days).fract() < 1.0 - night {
             stream.touch_ranked(&ranks, pages);
         } else {
+            // The batch does not declare itself: a policy has to cope with a scan that no hint announces.
             at = (at + 1) % batch.max(1);
             stream.touch(TABLE, at);
         }
@@ -306,6 +315,8 @@ fn cyclic(stream: &mut Stream) {
     let mut at = 0;
     while stream.more() {
         if stream.chance(share) {
+            // Each page returns after a whole round, so LRU misses all of them once a round exceeds the
+            // cache.
             at = (at + 1) % round;
             stream.read(SECOND, at);
             if stream.chance(0.7) {
@@ -345,6 +356,8 @@ fn queue(stream: &mut Stream) {
     while stream.more() {
         if stream.chance(share) {
             tail += 1;
+            // Several records share a page, and each of them writes it. A policy may clean the page in
+            // between, which then costs another write.
             for _ in 0..3 {
                 stream.write(THIRD, tail % round);
             }
@@ -366,6 +379,7 @@ fn latest(stream: &mut Stream) {
             stream.create(TABLE, newest);
         }
         let back = ranks.draw(&mut stream.rng);
+        // The newest page is never below the number of ranks, so this does not underflow.
         stream.touch(TABLE, newest - back);
     }
 }

@@ -46,6 +46,8 @@ pub fn judge(rows: &[Row], fixed: &[String]) -> Vec<Judged> {
     for row in rows {
         let Some(least) = best.get(&row.case()) else { continue };
         if !by_pair.contains_key(row.pair.as_str()) {
+            // The sort below is stable, so pairs with equal means stay in the order in which they were
+            // asked for, not in that of a hash map.
             order.push(&row.pair);
         }
         by_pair.entry(&row.pair).or_default().push((row.cost_ms / least, row));
@@ -66,6 +68,8 @@ fn of_pair(pair: &str, mut ratios: Vec<(f64, &Row)>, ssd_writes: f64) -> Judged 
         let (logs, cases) = of.fold((0.0, 0_u32), |(logs, cases), ratio| (logs + ratio.ln(), cases + 1));
         percent((logs / f64::from(cases.max(1))).exp())
     };
+    // Seeds draw all cases anew, so the spread of their means shows how much of a mean is the luck of the
+    // draw.
     let of_seed =
         |seed| mean(&mut ratios.iter().filter(|(_, row)| row.seed == seed).map(|(ratio, _)| *ratio));
     let means = ratios.iter().map(|(_, row)| row.seed).collect::<FxHashSet<u64>>().into_iter().map(of_seed);

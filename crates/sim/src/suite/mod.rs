@@ -136,6 +136,7 @@ impl Row {
 
     /// Whether `other` has the same seed, workload, sizes and part.
     pub fn is_beside(&self, other: &Self) -> bool {
+        // The numbers come first, because the search for known rows compares each row with all kept ones.
         self.ssd_pages == other.ssd_pages
             && self.pool_pages == other.pool_pages
             && self.part == other.part
@@ -198,6 +199,8 @@ impl Suite {
             // Otherwise the loop below would wait for further rows for ever.
             drop(sender);
             for (at, rows) in rows {
+                // An error drops the receiver. The next send of each worker then fails, which ends it, so
+                // the scope does not wait for the remaining workloads.
                 let rows = rows?;
                 done(&rows);
                 finished[at] = Some(rows);
@@ -217,6 +220,8 @@ impl Suite {
 
     /// Replays every pair of a workload.
     fn replay(&self, workload: &Workload) -> Result<Vec<Row>, SuiteError> {
+        // Known rows do not spare the draw, because only the drawn sizes say whether a row is of this
+        // case.
         let drawn = workload.draw(self.longest)?;
         let empty = |pair: &Contender| Row {
             seed: workload.seed,
@@ -230,10 +235,14 @@ impl Suite {
             ssd_writes: 0.0,
             misses: 0.0,
         };
+        // To find where the parts end takes a replay of its own, which a workload whose rows are all
+        // known does not need.
         let mut replay = None;
         let mut rows = Vec::new();
         for pair in &self.pairs {
             let row = empty(pair);
+            // The part is left out of the comparison: one replay yields all parts of a case, so either
+            // all of them are known or none.
             let same = |known: &&Row| {
                 known.pair == row.pair && known.is_beside(&Row { part: known.part, ..row.clone() })
             };

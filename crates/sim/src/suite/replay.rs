@@ -28,6 +28,8 @@ impl<'a> Replay<'a> {
         let references = &drawn.references;
         let mut this = Self { references, params, run_read_ms, parts: Vec::new() };
         match drawn.joined_at {
+            // The references before the change are not costed: the suite has their workloads by
+            // themselves as well.
             Some(at) => {
                 let all = references.len();
                 let late = at + (all - at) * 3 / 5;
@@ -51,6 +53,8 @@ impl<'a> Replay<'a> {
             if full_at.is_none() && 10 * tiers.ssd_used() as u64 >= 9 * slots {
                 full_at = Some(operations);
             }
+            // A workload that ends sooner has no row for this part. A part cut short would compare stores
+            // of different ages.
             let (Some(full_at), Some(&(per_slot, part))) = (full_at, next) else { continue };
             if operations >= full_at + per_slot * slots {
                 self.parts.push((part, 0, at + 1));
@@ -66,6 +70,7 @@ impl<'a> Replay<'a> {
 
     /// One row per part, like `row` otherwise.
     pub(super) fn rows(&self, pair: &Contender, row: &Row) -> Vec<Row> {
+        // One pass serves all parts: counts only grow, so each part is the difference between two marks.
         let mut marks: Vec<usize> = self.parts.iter().flat_map(|&(_, from, to)| [from, to]).collect();
         marks.sort_unstable();
         marks.dedup();
@@ -95,6 +100,8 @@ impl<'a> Replay<'a> {
     }
 
     fn cost_ms(&self, counts: &Counts) -> f64 {
+        // The four costs are those of the paper (2013, section 6.2): rows kept in a baseline are
+        // comparable only at equal costs.
         let costs = &Costs::PAPER;
         let run_ms = self.run_read_ms.unwrap_or(costs.hdd_read_ms);
         counts.hdd_ms_by_run(costs, run_ms) + counts.ssd_ms(costs)

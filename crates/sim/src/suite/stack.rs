@@ -14,6 +14,7 @@ pub(crate) struct Stack {
 impl Stack {
     /// Pages 0 to `pages` - 1, the last on top, for at most `moves` moves.
     pub(crate) fn new(pages: u32, moves: usize) -> Self {
+        // A page that moves leaves its place empty for good, so each move needs a new one at the end.
         let room = pages as usize + moves;
         let mut this =
             Self { sums: vec![0; room + 1], pages: Vec::with_capacity(room), depth: pages as usize };
@@ -27,6 +28,7 @@ impl Stack {
     pub(crate) fn take(&mut self, depth: usize) -> u32 {
         let place = self.place((self.depth - depth.min(self.depth - 1)) as u32);
         let page = self.pages[place];
+        // The sums wrap, so this adds -1.
         self.add(place + 1, u32::MAX);
         self.push(page);
         page
@@ -47,6 +49,8 @@ impl Stack {
     /// The place of the `nth` page from the bottom, from 1.
     fn place(&self, mut nth: u32) -> usize {
         let mut at = 0;
+        // The first step may point beyond the end of the tree, where `get` finds nothing and the step is
+        // halved.
         let mut step = self.sums.len().next_power_of_two();
         while step > 0 {
             if let Some(&sum) = self.sums.get(at + step)

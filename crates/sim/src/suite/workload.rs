@@ -42,6 +42,8 @@ impl Half {
     fn of(name: &str) -> Self {
         let family = name.split(['-', '/']).next().unwrap_or_default();
         let hash = family.bytes().fold(0_u32, |hash, byte| hash.wrapping_mul(33).wrapping_add(byte.into()));
+        // The lowest bits depend on the lowest bits of the letters alone. Bit 6 mixes whole letters, and
+        // splits the kinds evenly (see the test).
         if hash >> 6 & 1 == 1 { Self::Tune } else { Self::Report }
     }
 }
@@ -74,6 +76,8 @@ pub(super) struct Drawn {
 pub(super) fn all(folder: Option<&Path>, half: Half, seed: u64) -> std::io::Result<Vec<Workload>> {
     let generated =
         (0..KINDS.len()).flat_map(|kind| (0..SETS).map(move |set| Origin::Generated { kind, set }));
+    // The halves are separated before workloads are joined: otherwise a policy would be tuned on
+    // workloads that the other half reports.
     let mut generated: Vec<Origin> = generated.filter(|one| Half::of(&one.name()) == half).collect();
     let mut traces = folder.map(traces).transpose()?.unwrap_or_default();
     traces.retain(|trace| Half::of(&trace.name()) == half);
@@ -97,6 +101,7 @@ fn traces(folder: &Path) -> std::io::Result<Vec<Origin>> {
         paths.push(entry?.path());
     }
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "ptr"));
+    // A folder lists its files in any order, and the neighbours in this one are joined.
     paths.sort();
     Ok(paths.into_iter().map(Origin::Trace).collect())
 }
@@ -140,6 +145,7 @@ impl Origin {
                 let trace = Trace::read(path).map_err(|error| SuiteError::Trace(path.clone(), error))?;
                 let all = trace.references();
                 let length = log_uniform(rng, SHORTEST, longest.min(all.len()));
+                // Any part may be drawn, so that a policy does not depend on how a trace begins.
                 let from = rng.random_range(0..=all.len() - length);
                 Ok((all[from..from + length].to_vec(), None))
             }
@@ -147,6 +153,8 @@ impl Origin {
                 let (mut all, _) = pair[0].references(seed, longest, rng)?;
                 let (second, _) = pair[1].references(seed, longest, rng)?;
                 let at = all.len();
+                // The second workload has pages of its own: shared numbers would be hits from the first,
+                // and the change no change.
                 all.extend(second.into_iter().map(apart));
                 Ok((all, Some(at)))
             }
@@ -167,6 +175,8 @@ impl Workload {
     /// The references, `longest` at most, and the sizes of the tiers: a pool of a tenth of the pages at most,
     /// and an SSD of 3 to 12 times as many pages, three fifths of all at most.
     pub(super) fn draw(&self, longest: usize) -> Result<Drawn, SuiteError> {
+        // The name seeds the draw, not its position: a workload keeps its length and its sizes when
+        // others are added.
         let name = self
             .name
             .bytes()
@@ -176,6 +186,8 @@ impl Workload {
         let pages = references.iter().map(|r| r.page).collect::<rustc_hash::FxHashSet<PageId>>().len();
         let pool = log_uniform(rng, FRAMES_MIN, (pages / 10).max(FRAMES_MIN));
         let ssd = (pool as f64 * rng.random_range(3.0..12.0)) as usize;
+        // The SSD holds three fifths at most, so the HDD still matters: tiers that hold every page cost
+        // about the same under all policies.
         let ssd = ssd.min(pages * 3 / 5).max(pool);
         Ok(Drawn { references, joined_at, pool_pages: pool as u32, ssd_pages: ssd as u32 })
     }

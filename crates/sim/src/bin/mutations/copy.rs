@@ -53,6 +53,8 @@ pub(crate) fn write(root: &Path, dir: &Path, all: &[Mutation]) -> Result<PathBuf
         if let Some(hunks) = changed.get(file.as_str()) {
             let source = String::from_utf8(bytes).map_err(|_| format!("{file}: no text"))?;
             for (name, hunk) in hunks {
+                // Each hunk is tried alone first: `apply` sees several mutations at once, and could not
+                // name the one at fault.
                 patch::edit(&source, hunk).map_err(|why| format!("{name} does not apply: {why}"))?;
             }
             bytes = patch::apply(&source, hunks.iter().map(|(_, hunk)| *hunk))?.into_bytes();

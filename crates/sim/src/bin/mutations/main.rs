@@ -57,6 +57,7 @@ fn checked(args: &Args) -> Result<bool, String> {
     let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).canonicalize();
     let root = root.map_err(|error| error.to_string())?;
     let all = copy::mutations(&root)?;
+    // A misspelt name would otherwise select nothing, and nothing missed counts as success.
     if let Some(unknown) = args.only.iter().find(|name| all.iter().all(|one| one.name != **name)) {
         return Err(format!("{unknown}: no such mutation; see --list"));
     }

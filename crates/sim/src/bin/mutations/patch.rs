@@ -56,6 +56,8 @@ fn mutation(name: &str, text: &str) -> Result<Mutation, String> {
     let hunks: Vec<Hunk> =
         format!("\n{rest}").split("\n--- ").skip(1).map(hunk).collect::<Result<_, String>>()?;
     let asked: Vec<&str> = hunks.iter().flat_map(|hunk| asked(&hunk.new)).collect();
+    // A hunk that asks for no mutation would change every process, and one that asks for another would
+    // never be checked by its own catcher.
     if asked.is_empty() || asked.iter().any(|other| *other != name) {
         return Err(format!("its hunks ask for {asked:?}"));
     }
@@ -72,6 +74,7 @@ fn hunk(text: &str) -> Result<Hunk, String> {
     let (path, lines) = text.split_once('\n').ok_or("an empty hunk")?;
     let (mut old, mut new) = (String::new(), String::new());
     for line in lines.trim_end_matches('\n').split('\n') {
+        // An empty line is a kept one: editors strip the blank that would mark it.
         let (kind, line) = line.split_at_checked(1).unwrap_or((" ", ""));
         let into: &mut [&mut String] = match kind {
             " " => &mut [&mut old, &mut new],

@@ -150,6 +150,7 @@ impl Built {
         let mut command = Command::new(program);
         command
             .args(args)
+            // A test may read files by a path relative to its package, as under `cargo test`.
             .current_dir(folder)
             .env_remove(VARIABLE)
             .stdout(Stdio::piped())
@@ -160,6 +161,7 @@ impl Built {
         let failed = |error: std::io::Error| format!("{}: {error}", program.display());
         let mut child = command.spawn().map_err(failed)?;
         let mut output = child.stdout.take();
+        // The output is read while the process runs: a full pipe would stop it, and look like a hang.
         let reader = std::thread::spawn(move || {
             let mut bytes = Vec::new();
             output.as_mut().map(|output| output.read_to_end(&mut bytes));

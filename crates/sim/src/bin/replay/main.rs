@@ -107,6 +107,7 @@ fn cpu_us(text: &str) -> Result<f64, String> {
 fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let input = Input::new(&args.source)?;
     let run = Run { args, sizes: input.sizes(&args.tiers)? };
+    // The placements depend on the references alone, so one computation serves all pairs.
     let bounds = if args.run.bound { run.bounds(&mut *input.source())? } else { Vec::new() };
     let one = [PolicyPair { pool: args.tiers.pool_policy, ssd: args.tiers.ssd_policy }];
     let pairs = args.run.compare.as_ref().map_or(&one[..], |pairs| &pairs.0);
@@ -116,6 +117,8 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     };
     let reports = pairs.iter().map(replay).collect::<Result<Vec<Report>, Box<dyn Error>>>()?;
     match (args.run.json, &reports[..]) {
+        // The option decides the shape and not the number of pairs: a script that passes a list of one
+        // gets an array.
         (true, [report]) if args.run.compare.is_none() => {
             println!("{}", serde_json::to_string_pretty(report)?);
         }

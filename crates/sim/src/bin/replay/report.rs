@@ -58,6 +58,8 @@ pub(crate) struct Chosen {
 impl From<PolicyChoice> for Chosen {
     fn from(choice: PolicyChoice) -> Self {
         let PolicyChoice { setting, changes, costs, .. } = choice;
+        // A sorted map keeps the order of JSON fields stable between runs, so that reports can be
+        // compared by text.
         Self { setting, changes, costs: costs.into_iter().collect() }
     }
 }
@@ -70,11 +72,14 @@ impl Report {
 
     /// The share of misses that the SSD served.
     pub(crate) fn ssd_hit_share(&self) -> f64 {
+        // A run without misses has a share of 0 rather than a NaN, which would print as such.
         self.counts.ssd_hits as f64 / self.counts.pool_misses.max(1) as f64
     }
 
     /// Adds a comparison with these bounds.
     pub(crate) fn beside(self, bounds: &[StaticReport]) -> Self {
+        // The bound is 0 where the tiers hold every page, and then no ratio exists. JSON has no infinity
+        // either.
         let times = |run: f64, bound: f64| (bound > 0.0).then(|| run / bound);
         let beside = |bound: &StaticReport| Beside {
             bound: bound.clone(),
@@ -88,6 +93,8 @@ impl Report {
 
 /// The number of New-Orders, or of thousands of requests for other sources.
 pub(crate) fn units(orders: Option<u64>, requests: u64) -> f64 {
+    // Other sources have no transactions to count by, so their unit is one that does not depend on the
+    // length of the run.
     orders.map_or(requests as f64 / 1000.0, |n| n as f64)
 }
 

@@ -81,6 +81,8 @@ impl Run<'_> {
         if counts.requests == 0 {
             return Err(nothing_counted(before.requests));
         }
+        // A source without New-Orders reports 0, and few batches of TPC-C may have none: costs are then
+        // per 1,000 requests.
         let orders = Some(source.new_orders() - orders_before).filter(|&n| n > 0);
         let run_read_ms = self.args.run.run_read_ms.unwrap_or(costs.hdd_read_ms);
         let (hdd_ms, ssd_ms) = (counts.hdd_ms_by_run(costs, run_read_ms), counts.ssd_ms(costs));
@@ -112,6 +114,7 @@ impl Run<'_> {
             policy_memory_bytes: tiers.ssd_policy().memory_bytes(),
             pool_choice: tiers.pool_policy().choice().map(Into::into),
             ssd_choice: tiers.ssd_policy().choice().map(Into::into),
+            // The time includes the warm-up, hence all requests and not the counted ones.
             requests_per_second: tiers.counts().requests as f64 / seconds.max(1e-9),
             alpha,
             bounds: Vec::new(),
@@ -126,6 +129,8 @@ impl Run<'_> {
         let warmup = self.args.run.warmup;
         for at in 0..self.batches().saturating_add(warmup) {
             batch.clear();
+            // The count precedes the first batch that is counted, so that its New-Orders belong to the
+            // bound.
             if at == warmup {
                 orders_before = source.new_orders();
             }
@@ -135,6 +140,7 @@ impl Run<'_> {
             let (counted, so_far) =
                 if at < warmup { (&mut known, &mut requests_before) } else { (&mut accesses, &mut requests) };
             *so_far += batch.len() as u64;
+            // One batch of TPC-C is one transaction, in which a page is read once wherever it is placed.
             counted.begin();
             for &reference in &batch {
                 // Other sources have no transactions: each reference counts by itself.

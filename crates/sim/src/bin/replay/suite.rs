@@ -122,6 +122,8 @@ impl Baseline {
         }
         let kept: Self = serde_json::from_str(&std::fs::read_to_string(path)?)
             .map_err(|error| format!("--baseline {}: {error}", path.display()))?;
+        // Rows of other lengths have the same names but other references, so reusing them would compare
+        // different cases.
         if kept.conditions != conditions {
             let differs = "the file was written with another --longest or --run-read-ms";
             return Err(format!("--baseline {}: {differs}", path.display()).into());
@@ -161,6 +163,8 @@ pub(crate) fn run(args: &SuiteArgs) -> Result<(), Box<dyn Error>> {
     }
     let mut fixed = parsed(&FIXED)?;
     match args.peers {
+        // The settings of an SSD say nothing about a pool alone, so its own list replaces them and the
+        // pairs in question.
         Some(Tier::Pool) => (asked, fixed) = (Vec::new(), parsed(&pool_peers())?),
         // A peer may be the best of a case.
         Some(Tier::Ssd) => fixed.extend(parsed(&ssd_peers())?),
@@ -172,6 +176,7 @@ pub(crate) fn run(args: &SuiteArgs) -> Result<(), Box<dyn Error>> {
     suite.only.clone_from(&args.only);
     suite.run_read_ms = args.run_read_ms;
     suite.traces = args.traces.clone();
+    // A pair both in question and fixed is replayed once: its cases would otherwise count twice.
     suite.pairs.extend(fixed.iter().filter(|pair| !asked.contains(pair)));
     let fixed: Vec<String> = fixed.iter().map(ToString::to_string).collect();
     let rows = replay(&mut suite, &fixed, args)?;
@@ -227,6 +232,7 @@ fn asked(args: &SuiteArgs) -> Vec<String> {
 /// The pairs to draw: those in question, the best fixed setting, and the papers'.
 fn charted(report: &Report, args: &SuiteArgs) -> Vec<Judged> {
     let asked = asked(args);
+    // The results are sorted by their means, so the first one not in question is the best of the others.
     let best = report.judged.iter().find(|one| !asked.contains(&one.pair)).map(|one| one.pair.clone());
     let shown = |one: &&Judged| {
         asked.contains(&one.pair) || CLASSICS.contains(&one.pair.as_str()) || Some(&one.pair) == best.as_ref()
@@ -285,8 +291,11 @@ fn tables(report: &Report, args: &SuiteArgs) -> String {
 fn pool_tables(report: &Report, args: &SuiteArgs) -> String {
     let whole = || report.rows.iter().filter(|row| row.part == Part::Whole).cloned();
     let misses = |row: Row| Row { cost_ms: row.misses, ..row };
+    // The default adapts itself, so it is judged by the others and is no yardstick.
     let best: Vec<String> = report.fixed.iter().filter(|pair| !pair.starts_with("auto+")).cloned().collect();
     let mut out = String::new();
+    // Misses take the place of costs, because most of the literature judges by them and not by what a
+    // miss costs.
     let (costs, misses): (Vec<Row>, Vec<Row>) = (whole().collect(), whole().map(misses).collect());
     for (title, rows) in [("device cost", costs), ("misses", misses)] {
         by_pair(&mut out, &format!("pool alone, {title}"), &judge(&rows, &best), args);
@@ -330,6 +339,8 @@ fn worse_than_pins(out: &mut String, report: &Report, pair: &str) {
     for row in report.rows.iter().filter(|row| row.pair == pair) {
         let pinned = report.rows.iter().filter(|other| pins.contains(&other.pair) && other.is_beside(row));
         let highest = pinned.map(|other| other.cost_ms).fold(0.0, f64::max);
+        // A policy that chooses pays for wrong choices, up to the cost of the worst one. Beyond that it
+        // loses by switching.
         if highest > 0.0 && row.cost_ms > 1.02 * highest {
             cases += 1;
             let percent = 100.0 * (row.cost_ms / highest - 1.0);

@@ -48,6 +48,7 @@ pub(crate) fn table(reports: &[Report], verbose: bool) -> String {
             details(&mut out, report);
         }
     }
+    // Every run has the same placements beside it, so those of the first stand for all.
     for Beside { bound, .. } in &first.bounds {
         // Writing to a string cannot fail.
         let _ = writeln!(

@@ -65,6 +65,7 @@ const REQUESTS_MAX: u64 = 1_000_000_000;
 /// The references: the whole trace, or the requested number from a generator.
 fn references(args: &WhatIfArgs, input: &Input<'_>) -> Vec<Reference> {
     let most = if args.source.which.trace.is_some() { u64::MAX } else { args.run.requests };
+    // The references are kept, because --check replays them and the warm-up is a share of their number.
     let (mut source, mut all) = (input.source(), Vec::new());
     while (all.len() as u64) < most && source.batch(&mut all) {}
     all
@@ -76,6 +77,7 @@ fn check_factors(args: &WhatIfArgs, (pool_pages, ssd_pages): (u32, u32)) -> Resu
         ("--pool-factors", pool_pages, &args.run.pool_factors),
         ("--ssd-factors", ssd_pages, &args.run.ssd_factors),
     ] {
+        // The fold starts at 1, since that size is always simulated.
         let most = factors.iter().copied().fold(1.0, f64::max) * f64::from(pages);
         if most > f64::from(PAGES_MAX) {
             return Err(format!("{name}: {most:.0} pages are too many: at most {PAGES_MAX} are simulated"));
@@ -129,6 +131,8 @@ fn simulate(
 /// maximum.
 fn errors(sample: &WhatIf, all: &WhatIf) -> (f64, f64) {
     let off = sample.costs.iter().zip(&all.costs).map(|(here, there)| {
+        // Both costs are 0 where everything fits in memory. The smallest divisor makes their error 0
+        // instead of a NaN.
         (here.total_ms() - there.total_ms()).abs() / there.total_ms().max(f64::MIN_POSITIVE)
     });
     let off: Vec<f64> = off.collect();
@@ -157,6 +161,7 @@ pub(crate) fn run(args: &WhatIfArgs) -> Result<(), Box<dyn Error>> {
         let (mean, most) = errors(&what_if, &all);
         let full = started.elapsed();
         if !args.run.json {
+            // The second table would make the JSON on standard output unreadable.
             print!("\nthe same from all pages\n{all}");
         }
         eprintln!(
