@@ -314,7 +314,7 @@ impl Cli {
     /// The given length, or the default; `real` is that of real time.
     fn length(&self, given: Option<f64>, real: f64) -> Duration {
         // In real time the warm-up runs without the devices' delays, and does the work of hours in
-        // seconds. In virtual time it has them, and needs its half hour, for which nobody waits.
+        // seconds. In virtual time it has them, and needs its half hour, which passes at once.
         let usual = if self.time == Time::Virtual { 1_800.0 } else { real };
         Duration::from_secs_f64(given.unwrap_or(usual))
     }

@@ -167,7 +167,7 @@ impl Worker {
         {
             let mut model = self.model.lock();
             let calls = &mut model.ssd_calls;
-            // The list may still grow, and an acknowledgement would cover pages that nobody has read.
+            // The list may still grow, and an acknowledgement would cover pages that no check has read.
             if calls.are_running() || calls.acknowledging || calls.unverified {
                 return Ok(());
             }
