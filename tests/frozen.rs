@@ -354,7 +354,8 @@ async fn expect_shrunk(store: &PageStore, pages: u32, blank: &[u32], what: &str)
 #[ignore = "writes fixtures of a new version of the formats"]
 async fn writes_the_fixtures_of_a_space_that_was_shrunk() {
     std::fs::create_dir(fixtures(SHRUNK)).expect("fixtures that exist stay as they are");
-    let dir = scratch();
+    // The manifest says where the SSD was: not in the folder of a build.
+    let dir = pagetier_testing::scratch();
     for name in ["closed", "crashed"] {
         let at = dir.path().join(name);
         let store = builder(&at, "cac").open().await.unwrap();
