@@ -50,7 +50,7 @@ pub(crate) struct PageModel {
     /// its record not: the older copy on the SSD counts, and a discard of it shows the home (I6).
     home_may_have: Vec<u32>,
     home_first: bool,
-    /// A call to free it has begun once.
+    /// A call to free it has begun once, or a crash has shown it as free.
     was_freed: bool,
     /// The change after which no page refers to it.
     unlinked: Option<Unlinked>,
