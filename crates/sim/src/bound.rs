@@ -47,9 +47,9 @@ impl Accesses {
 
     /// Adds one reference.
     pub fn add(&mut self, reference: Reference) {
-        // Transactions count from 1, after `begin`. The 0 of a new entry therefore matches none, and the
-        // first use of a page always counts.
-        let now = self.transaction;
+        // The 0 of a new entry matches no transaction, so the first use of a page always counts; references
+        // before the first `begin` are a transaction, too.
+        let now = self.transaction + 1;
         let load = self.loads.entry(reference.page).or_default();
         if load.read_in != now {
             load.read_in = now;

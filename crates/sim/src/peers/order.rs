@@ -338,7 +338,7 @@ impl Order for Arc {
 }
 
 /// LIRS (Jiang & Zhang 2002): pages of low reuse distance, a hundredth of the places for others, and a stack
-/// that holds evicted ones too, at most twice the places.
+/// that holds evicted ones too, at most three times the places.
 #[derive(Debug)]
 pub(super) struct Lirs {
     stack: Lists<1>,

@@ -114,7 +114,9 @@ impl SlotPolicy for PeerSsd {
         // The walk only looks: the store cleans these slots ahead, and `victim` picks among them later.
         let (slots, most) = (&self.slots, out.len() + n);
         self.order.each(&mut |page| {
-            out.push(slots[&page]);
+            if out.len() < most {
+                out.push(slots[&page]);
+            }
             out.len() >= most
         });
     }

@@ -46,7 +46,8 @@ const SCANNED: f64 = 0.25;
 enum Writes {
     /// References to any page, with this probability.
     Anywhere(f64),
-    /// References to a third of the pages; overall, a reference writes with this probability.
+    /// References to a third of the pages; overall, a reference writes with this probability, and no more
+    /// often than it is to one of them.
     SomePages(f64),
 }
 

@@ -179,9 +179,11 @@ pub(crate) fn standalone<'a>(chart: &str, legend: impl Iterator<Item = (&'a str,
         top + 24
     );
     let ground = ">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>";
-    // `drawn` wrote this head, so the text is there whenever a chart was drawn.
-    let whole = chart.replacen(&format!("<svg viewBox=\"0 0 {width} {height}\""), &head, 1);
-    whole.replacen('>', ground, 1).replace("</svg>", &format!("{below}</svg>"))
+    // `drawn` wrote this head, unless the chart could not be drawn and is a sentence that says so.
+    let Some(rest) = chart.strip_prefix(&format!("<svg viewBox=\"0 0 {width} {height}\"")) else {
+        return chart.to_owned();
+    };
+    format!("{head}{rest}").replacen('>', ground, 1).replace("</svg>", &format!("{below}</svg>"))
 }
 
 const MESH: RGBAColor = RGBAColor(128, 128, 128, 0.3);

@@ -49,7 +49,7 @@ pub(crate) struct Reopened {
     pub(crate) redone_changes: u64,
     /// Commits that recovery executed again.
     pub(crate) repeated_commits: u64,
-    /// Pages on the SSD after recovery.
+    /// Pages on the SSD after the store's recovery, before that of the log.
     pub(crate) ssd_pages: u64,
     /// The same in per cent of the slots.
     pub(crate) ssd_warm_pct: f64,

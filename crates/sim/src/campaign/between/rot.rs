@@ -49,15 +49,19 @@ impl Structure {
         matches!(self, Self::Journal | Self::Ring | Self::Slot)
     }
 
-    /// Its range on its device; empty if it does not exist.
-    fn range(self, layout: &Layout, hdd_bytes: u64) -> Range<u64> {
-        let maps = layout.map_area_bytes();
+    /// Its range on its device; empty if it does not exist. `which`: of two maps, and of two
+    /// copies of its header.
+    fn range(self, layout: &Layout, hdd_bytes: u64, which: u8) -> Range<u64> {
+        let (area, copy) = (which & 1, which >> 1);
         match self {
             Self::HddSuperblock => 0..4096.min(hdd_bytes),
             Self::SsdSuperblock => 0..layout.map_at(0),
             Self::MapHeader | Self::MapBody if layout.slots == 0 => 0..0,
-            Self::MapHeader => layout.map_at(0)..layout.map_at(0) + 2 * maps,
-            Self::MapBody => layout.map_at(0)..layout.map_at(2),
+            Self::MapHeader => {
+                let at = layout.map_header_at(area, copy);
+                at..at + BLOCK_BYTES
+            }
+            Self::MapBody => layout.map_at(area) + BLOCK_BYTES..layout.map_header_at(area, 1),
             Self::Journal => {
                 layout.map_at(2)..layout.map_at(2) + u64::from(layout.journal_blocks) * BLOCK_BYTES
             }
@@ -96,7 +100,7 @@ pub(crate) fn examine(crash: Crash<'_>, rng: &mut SmallRng, totals: &mut Totals)
             Structure::RingedHome | Structure::Home => home(moment, &layout, structure, rng),
             // It is on the HDD, as the manifest is.
             Structure::Ring if plan.on_hdd > 0 => return Ok(()),
-            _ => structure.range(&layout, hdd.size()),
+            _ => structure.range(&layout, hdd.size(), rng.random_range(0..4)),
         };
         if range.is_empty() {
             return Ok(());

@@ -173,7 +173,7 @@ impl Run<'_> {
             *self.place = format!("life {life}, crash at boundary {} ({outcome:?})", moment.boundary);
             let crash = Crash { plan: &plan, moment, outcome };
             self.recover(crash, 0, rng)?;
-            if plan.is_whole() && rng.clone().random_bool(0.01) {
+            if plan.is_whole() && rng.random_bool(0.01) {
                 read_only::examine(crash, self.totals)?;
             }
             if moment.model.ssd_touched {
@@ -187,7 +187,7 @@ impl Run<'_> {
                 loss::examine(crash, rng, self.totals)?;
             }
             // A generator of its own, as in `life`.
-            let mut apart = SmallRng::seed_from_u64(rng.clone().random::<u64>() ^ 0x55d1_1fe0);
+            let mut apart = SmallRng::seed_from_u64(rng.random());
             if apart.random_bool(self.plan.share("ssd-life", 0.01).min(0.15)) {
                 ssd_life::examine(crash, &mut apart, self.totals)?;
             }

@@ -14,9 +14,10 @@ use crate::campaign::world::crash::{Crash, Moment, Outcome, bounded_power};
 use crate::campaign::world::desk::Folder;
 use crate::campaign::world::disks::Disks;
 use crate::campaign::world::examine::{Lenient, check, examine as recover, in_virtual_time};
+use crate::campaign::world::planned::Planned;
 use crate::campaign::world::probe::{Phase, Probe, Rate};
 use crate::campaign::world::saves::Saves;
-use pagetier::{Error, OpenError, PageStore};
+use pagetier::{Error, OpenError, PageStore, stats::SsdState};
 use pagetier_devio::Device;
 use pagetier_testing::{SimDevice, SimMoment};
 use parking_lot::Mutex;
@@ -197,10 +198,10 @@ impl InUse {
         // either of the two.
         let saves = self.rng.random_bool(0.2).then(|| Saves::some(1, &mut self.rng));
         if let Some(saves) = saves {
-            saves.fail(&self.probe.manifest);
+            Planned::saves(saves).inject_now(&self.probe);
         }
         let (worker, ops) = (self.worker(saves.is_some()), self.rng.random_range(1..100));
-        let sampler = Arc::new(Sampler::new(&self, &new));
+        let sampler = Arc::new(Sampler::new(&mut self, &new));
         let sampling = tokio::spawn(Arc::clone(&sampler).run());
         let replacing = async {
             let replaced = self.store.ssd().replace(Arc::clone(&new), then.ssd_bytes());
@@ -212,7 +213,7 @@ impl InUse {
         let (replaced, worked) = tokio::join!(replacing, worker.run(ops));
         let replaced = replaced?;
         worked?;
-        self.probe.manifest.fail_saves(0, 0, false);
+        self.probe.clear_faults();
         match &replaced {
             Ok(()) => {
                 // The old SSD is the operator's again, who may have it in use elsewhere.
@@ -252,13 +253,13 @@ struct Sampler {
 }
 
 impl Sampler {
-    fn new(in_use: &InUse, new: &Arc<SimDevice>) -> Self {
+    fn new(in_use: &mut InUse, new: &Arc<SimDevice>) -> Self {
         Self {
             probe: Arc::clone(&in_use.probe),
             new: Arc::clone(new),
             every_us: in_use.plan.ssd_us,
             replaced: AtomicBool::new(false),
-            rng: Mutex::new(SmallRng::seed_from_u64(in_use.rng.clone().random())),
+            rng: Mutex::new(SmallRng::seed_from_u64(in_use.rng.random())),
             samples: Mutex::default(),
         }
     }
@@ -310,7 +311,12 @@ impl Sample {
         let (with_old, with_new) = (open(old, &ssd).await, open(then, &new).await);
         // One of the two must be refused as the wrong device: the manifest names exactly one at every
         // moment (I29).
+        let lacks_ssd = |store: &PageStore| store.stats().ssd.state() == SsdState::Off;
         let store = match (with_old, with_new) {
+            // It names none, and neither is used: the store had gone on without its SSD, which failed.
+            (Ok(one), Ok(other)) if self.names_new != Some(true) && lacks_ssd(&one) && lacks_ssd(&other) => {
+                one
+            }
             (Ok(_), Ok(_)) => return Err("it opens with either SSD".to_owned()),
             (Ok(_), _) if self.names_new == Some(true) => {
                 return Err("it opens with the replaced SSD".to_owned());

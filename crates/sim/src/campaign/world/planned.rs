@@ -116,16 +116,14 @@ impl Planned {
             5 => ("short transfer", FaultEffect::Short),
             _ => ("slow operation", FaultEffect::Slow(Duration::from_millis(rng.random_range(1..2000)))),
         };
-        // A copy of the generator: this fault and the next came later, and a draw would change what every
-        // old seed does.
-        if rng.clone().random_bool(0.1) {
-            // Another owner takes the volume over, at any operation: from then on nothing lands, whatever the
-            // operation. What the new owner finds is what a crash here leaves, without the SSD.
+        if rng.random_bool(0.1) {
+            // Another owner takes the volume over, at any read or write: from then on nothing lands. What the
+            // new owner finds is what a crash here leaves, without the SSD.
             let fault =
                 Fault { op: None, ..Fault::new(FaultEffect::Fenced).from_op(rng.random_range(1..2000)) };
             return Self::device(false, "the HDD is fenced", fault);
         }
-        if rng.clone().random_bool(0.2) {
+        if rng.random_bool(0.1) {
             // The volume of a cluster that does not answer blocks, as a whole. Requests that the pool or the
             // SSD cannot serve wait meanwhile; then everything goes on, or has failed.
             let time = Duration::from_millis(rng.random_range(100..60_000));
