@@ -304,7 +304,7 @@ impl PageStore {
     /// `backup`, (3) make the log durable up to its end, (4) copy what there is of it, (5) remove log again.
     /// Step 1 keeps everything from the previous `redo_from` on, which suffices. The pages in a backup are
     /// never ahead of the durable log. An incremental backup needs no older log than a full one: the log of
-    /// its own call suffices. [`guide`](crate::guide#a-log-and-all-that-belongs-to-it) has the whole program.
+    /// its own call suffices. [`guide`](crate::guide#the-ready-made-log) has the whole program.
     ///
     /// `dest` gets one file per backup, `000001.backup` and so on, and `unfinished.partial` meanwhile. Other
     /// files and directories there are ignored, so log copies may have a directory of their own in it. When

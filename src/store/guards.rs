@@ -58,7 +58,7 @@ pub struct PageRef<'a>(pub(crate) pagetier_bufpool::PageRef<'a, SsdTier>);
 /// durable. The store has no earlier version that it could put back, since the page may hold other changes
 /// that are not durable yet. So prepare a change first, and copy it into the page where nothing can panic; or
 /// treat a panic under a guard as a crash, and abort the process before the guard is dropped. See the
-/// [`guide`](crate::guide#a-log-and-all-that-belongs-to-it).
+/// [`guide`](crate::guide#the-ready-made-log).
 pub struct PageMut<'a>(pub(crate) pagetier_bufpool::PageMut<'a, SsdTier>);
 
 /// A sequential read of a space's pages, with read-ahead. See

@@ -57,7 +57,7 @@ impl WalOptions {
     /// ([`Wal::has_space`](crate::Wal::has_space)). It bounds the duration of a recovery. It is at least
     /// 256 KiB, since a log is shortened by whole segments; less counts as that. A record that is longer
     /// is refused ([`Wal::record_bytes_max`](crate::Wal::record_bytes_max)). Files take the space of four
-    /// segments more, a sixteenth of the capacity each and at least 64 KiB. Default: 64 MiB.
+    /// segments more, a sixteenth of the capacity each, from 64 KiB to 64 MiB. Default: 64 MiB.
     pub fn capacity_bytes(mut self, bytes: u64) -> Self {
         self.capacity_bytes = bytes.max(CAPACITY_MIN);
         self
