@@ -1,11 +1,12 @@
 //! An HDD that writes pages whole: their homes need no ring as long as it does.
 
-use crate::fixture::{Fixture, PAGE, PAGES, expect_all, grown, read, synced, write_all};
+use crate::fixture::{Fixture, PAGE, PAGES, expect_all, grown, read, synced, write, write_all};
 use pagetier::stats::HomeWrites;
 use pagetier::{Builder, DrainOptions, PageStore, inspect::Caveat, options::OnHdd};
 use pagetier_devio::{Device, IoClass, IoOp, SharedDevice};
 use pagetier_testing::{Fault, FaultEffect, SimDevice, SimPower};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The fixture with an HDD that offers to keep writes of `bytes` whole.
 fn offering(bytes: u64, on_hdd: bool) -> Fixture {
@@ -125,6 +126,36 @@ async fn copies_on_the_ssd_go_home_although_the_hdd_refuses_them() {
     write_all(&store, space, 3).await;
     store.sync().await.unwrap();
     expect_all(&store, space, 3).await;
+}
+
+/// The ring has one place, which write-backs that the HDD refuses took again and again from the writers that
+/// had to leave before it could be put into use.
+#[tokio::test(start_paused = true)]
+async fn a_ring_of_one_page_is_put_into_use_beside_writers_and_write_backs() {
+    for (on_hdd, policy) in [(true, "doublewrite"), (false, "doublewrite"), (true, "cac"), (true, "lru2")] {
+        for nth in 0..12 {
+            let power = SimPower::new();
+            let device =
+                |name, micros| SimDevice::new(name, 0, 1, &power).with_latency(Duration::from_micros(micros));
+            let hdd = Arc::new(device("hdd", 3000).with_atomic_writes(PAGE as usize));
+            let fixture = if on_hdd { Fixture::on_hdd(&power) } else { Fixture::new() };
+            let fixture = Fixture { hdd, ssd: Arc::new(device("ssd", 300)), ..fixture };
+            let opened = fixture.builder().ssd_policy(policy).ssd_bytes(56 * PAGE).ring_pages(1).open().await;
+            let store = opened.unwrap();
+            let space = grown(&store).await;
+            let refused = Fault::new(FaultEffect::NotWhole).on(IoOp::Write);
+            fixture.hdd.inject(refused.from_op(fixture.hdd.ops() + 3 * nth));
+            let write = async |from: u32| {
+                for no in (from..PAGES).step_by(4) {
+                    write(&store, space, no, 3).await.unwrap();
+                }
+            };
+            futures_util::future::join4(write(0), write(1), write(2), write(3)).await;
+            store.sync().await.unwrap();
+            expect_all(&store, space, 3).await;
+            assert_eq!(homes(&store), HomeWrites::Ringed, "{policy}, write {nth}");
+        }
+    }
 }
 
 /// Its repairs and what it wipes are not asked to be whole, wherever the ring is.

@@ -97,7 +97,9 @@ impl Core {
         let (batch, flush, dropped) = {
             let now = self.now();
             let mut state = self.state.lock();
-            let usable = state.ssd_error.is_none();
+            // A write-back that the HDD refuses to keep whole would take the places of the ring, perhaps the
+            // only one, from the writers that must leave before the ring is put into use (I48).
+            let usable = state.ssd_error.is_none() && !self.refused_whole.load(Ordering::Acquire);
             let in_flight = |page| self.unflushed.in_flight(page);
             let max = state.write_back_max();
             // Victims keep half of it, if there are two.
