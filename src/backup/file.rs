@@ -23,8 +23,8 @@ const TAIL: u32 = 2;
 const RECORD_BYTES: usize = 12;
 /// The length of the fields before a page's payload: space, number, LSN, stamp.
 const PAGE_FIELDS: usize = 24;
-/// The maximum length of a record: a length read from a file is not trusted.
-const TEXT_BYTES_MAX: u32 = 64 << 20;
+/// The maximum length of a record: a length read from a file is not trusted. 30 million runs of free pages.
+pub(super) const TEXT_BYTES_MAX: u32 = 1 << 30;
 
 /// The head of a file: of which store it is, and what it continues.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -202,6 +202,21 @@ pub(super) fn encode_page(image: &[u8], stamp: Stamp, out: &mut Vec<u8>) {
     record(PAGE, &[&fields, &image[HEADER_BYTES..]], out);
 }
 
+/// These runs of pages (space, first, count), each page once.
+pub(super) fn united(mut runs: Vec<(u32, u32, u32)>) -> Vec<(u32, u32, u32)> {
+    runs.sort_unstable();
+    let mut united: Vec<(u32, u32, u32)> = Vec::new();
+    for (space, first, count) in runs {
+        match united.last_mut() {
+            Some((of, from, long)) if *of == space && first - *from <= *long => {
+                *long = (*long).max(first - *from + count);
+            }
+            _ => united.push((space, first, count)),
+        }
+    }
+    united
+}
+
 pub(super) fn encode_tail(tail: &Tail) -> serde_json::Result<Vec<u8>> {
     let mut out = Vec::new();
     record(TAIL, &[&serde_json::to_vec(tail)?], &mut out);
@@ -307,7 +322,7 @@ fn read_record(file: &mut impl Read, path: &Path) -> Result<(u32, Vec<u8>), Back
         return Err(BackupError::damaged(path, "it has a record of an impossible length"));
     }
     let mut bytes = Vec::new();
-    // Read up to the length, not allocated by it: a damaged one could ask for 64 MiB.
+    // Read up to the length, not allocated by it: a damaged one could ask for 1 GiB.
     let read = file.take(u64::from(len)).read_to_end(&mut bytes).map_err(BackupError::io(path))?;
     if read < len as usize {
         return Err(BackupError::damaged(path, "it is incomplete: it ends within a record"));
@@ -316,4 +331,22 @@ fn read_record(file: &mut impl Read, path: &Path) -> Result<(u32, Vec<u8>), Back
         return Err(BackupError::damaged(path, "a record's checksum does not match"));
     }
     Ok((kind, bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tail_names_each_free_page_once_and_can_be_read_however_many_there_are() {
+        let lists = [(2, 5, 3), (1, 0, 4), (1, 2, 1), (1, 4, 2), (2, 7, 9), (1, 9, 1)];
+        assert_eq!(united(lists.to_vec()), [(1, 0, 6), (1, 9, 1), (2, 5, 11)]);
+        let free = || (0..2_500_000).map(|nth| (1, 2 * nth + 1_000_000, 1));
+        // Free at the begin of the backup and at its end.
+        let free = united(free().chain(free()).collect());
+        assert_eq!(free.len(), 2_500_000);
+        let tail = Tail { pages: 0, next_space: 2, spaces: vec![(1, "t".into(), 8_000_000)], free };
+        let bytes = encode_tail(&tail).unwrap();
+        assert!(read_record(&mut &bytes[..], Path::new("x")).is_ok(), "{} bytes", bytes.len());
+    }
 }

@@ -31,7 +31,9 @@
 //! it continues only one with the present count. While an SSD is given up, pages that memory saves are on no
 //! device, and reads find older versions. A backup during which the count changed therefore begins again.
 
-use super::file::{Had, Head, Reader, Tail, encode_head, encode_page, encode_tail, name_of, numbers};
+use super::file::{
+    Had, Head, Reader, TEXT_BYTES_MAX, Tail, encode_head, encode_page, encode_tail, name_of, numbers, united,
+};
 use super::locked::{DRAFT, LOOK_EVERY, locked};
 use super::logs::{drafted, log_name_of, newest_log, remove_unfinished};
 use super::report::{BACKUPS_LISTED, BackupOptions, BackupProgress, BackupReport, CopyLog, blocking};
@@ -47,6 +49,7 @@ use pagetier_devio::{Causes, IoBuf};
 use pagetier_page::{Header, Lsn, PageId, Stamp};
 use rustc_hash::FxHashSet;
 use std::fs::{FileType, Permissions};
+use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -451,7 +454,7 @@ impl PageStore {
         };
         let beyond = spaces.iter().map(beyond).filter(|(.., count)| *count > 0).collect();
         let spaces = spaces.into_iter().map(|s| (s.id.0, s.name, s.pages)).collect();
-        let free = [gone.free, absent, free, beyond].concat();
+        let free = united([gone.free, absent, free, beyond].concat());
         draft.put(&text(encode_tail(&Tail { pages, next_space, spaces, free }), dir)?).await?;
         let lacks_log = head.log.is_some() && !head.has_log;
         Ok(Some(Made { id: head.id, base, looked_at, pages, log_end, lacks_log }))
@@ -635,5 +638,11 @@ impl PageStore {
 }
 
 fn text(encoded: serde_json::Result<Vec<u8>>, dir: &Path) -> Result<Vec<u8>, BackupError> {
-    encoded.map_err(|error| BackupError::io(dir)(error.into()))
+    let text = encoded.map_err(|error| BackupError::io(dir)(error.into()))?;
+    if text.len() > TEXT_BYTES_MAX as usize {
+        // It would be a backup that cannot be restored.
+        let error = std::io::Error::new(ErrorKind::FileTooLarge, "the list of its free pages is too long");
+        return Err(BackupError::io(dir)(error));
+    }
+    Ok(text)
 }
