@@ -388,6 +388,41 @@ mod tests {
         volume
     }
 
+    /// What a backup that begins at that moment finds (I35).
+    #[test]
+    fn a_page_freed_while_its_lists_begin_is_in_one_of_them() {
+        let turns = std::sync::atomic::AtomicUsize::new(0);
+        let meet = |nth: usize| {
+            turns.fetch_add(1, Ordering::AcqRel);
+            while turns.load(Ordering::Acquire) < 2 * nth {
+                std::hint::spin_loop();
+            }
+        };
+        let (volume, page) = (volume(), PageId::new(SpaceId(1), 0));
+        assert!(volume.grow(&volume.plan_growth(page, Ahead::Some).unwrap()));
+        // Counted: the other thread would wait for one that panics.
+        let mut missed = 0;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 0..100_000 {
+                    drop(volume.take_page(SpaceId(1)));
+                    meet(2 * round + 1);
+                    volume.begin_free(SpaceId(1), &[0].into_iter().collect());
+                    meet(2 * round + 2);
+                    volume.end_free(SpaceId(1), &[0].into_iter().collect());
+                }
+            });
+            for round in 0..100_000 {
+                meet(2 * round + 1);
+                let freed = volume.watch_freed();
+                let free = volume.free_pages();
+                meet(2 * round + 2);
+                missed += u32::from(free.is_empty() && !freed.contains(page));
+            }
+        });
+        assert_eq!(missed, 0);
+    }
+
     #[test]
     fn spaces_that_grow_in_turns_never_share_a_place() {
         let volume = volume();

@@ -108,8 +108,10 @@ impl Volume {
 
     /// Makes existing pages cease to exist. Their numbers cannot be reused before [`Volume::end_free`].
     pub(crate) fn begin_free(&self, space: SpaceId, pages: &PageRuns) {
-        // First: a backup that finds no version of such a page must find the page in its list.
-        for freed in self.freed.lock().iter().filter_map(Weak::upgrade) {
+        // A backup that finds no version of such a page must find the page in its list, and one that begins
+        // meanwhile there or among the free ones: it lists these after it has begun to watch (I35).
+        let watchers = self.freed.lock();
+        for freed in watchers.iter().filter_map(Weak::upgrade) {
             freed.add(space, pages);
         }
         let Some(mut s) = self.spaces.get_mut(&space) else { return };
@@ -125,7 +127,7 @@ impl Volume {
             }
             self.pending_frees.fetch_sub(before - s.pending_frees.len(), Ordering::Relaxed);
         }
-        drop(s);
+        drop((s, watchers));
         // They are free in both places now. A later `sync` must not record that they exist.
         self.settle_reused(space, pages);
     }
