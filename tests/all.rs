@@ -51,6 +51,7 @@ mod restoration;
 mod rewriting;
 mod saves;
 mod scrub;
+mod shrink;
 mod shutdown;
 mod sparse;
 mod ssd_life;

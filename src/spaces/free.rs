@@ -28,6 +28,7 @@ use pagetier_devio::listen;
 use pagetier_devio::task;
 use pagetier_page::{PageId, SpaceId};
 use std::collections::BTreeMap;
+use std::iter::Peekable;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -173,12 +174,8 @@ impl Shared {
         // The numbers can be used again: the pages have a hole for a home, and using one makes the space
         // grow.
         drop(withheld);
-        for range in &given {
-            // Only a hint: a failure loses nothing but space in the file system.
-            if let Err(error) = self.hdd.discard(range.start, range.end - range.start).await {
-                tracing::debug!(%error, "no hole was punched");
-            }
-        }
+        // All that no space has: a crash, or a drop of a space, leaves some without a hole.
+        self.punch(&self.volume.free_bytes()).await;
         result?;
         self.lower_end(space, &mut meta).await?;
         Ok(given.iter().map(|range| range.end - range.start).sum())
@@ -251,7 +248,8 @@ impl Shared {
         Ok(freed.pages())
     }
 
-    /// Steps 1 and 2 of freeing for calls that came together: one record for every space and 128 runs.
+    /// Steps 1 and 2 of freeing for calls that came together: one record for those of a space whose pages it
+    /// can hold.
     async fn record_frees(&self, meta: &mut ManifestState, calls: Vec<Arc<FreeCall>>) {
         if calls.is_empty() {
             return;
@@ -261,26 +259,34 @@ impl Shared {
             by_space.entry(call.space).or_default().push(call);
         }
         for (space, calls) in by_space {
-            // A save that failed may still have reached the disk and list a free page as reused.
-            let settled = meta.settle(&self.volume).await;
-            let (shares, of_all) = self.share_out(space, calls);
-            let mut freed = PageRuns::default();
-            let result = match settled {
-                Ok(()) => self.begin_free(space, of_all, meta, &mut freed).await,
-                Err(error) => Err(error),
-            };
-            // Also after a failure each has what was recorded of it before: those pages must leave.
-            shares.into_iter().for_each(|share| share.settle(&freed, &result));
+            let mut calls = calls.into_iter().peekable();
+            while calls.peek().is_some() {
+                // A save that failed may still have reached the disk and list a free page as reused.
+                let settled = meta.settle(&self.volume).await;
+                let (shares, of_all) = self.share_out(space, &mut calls);
+                let mut freed = PageRuns::default();
+                let result = match settled {
+                    Ok(()) => self.begin_free(space, of_all, meta, &mut freed).await,
+                    Err(error) => Err(error),
+                };
+                // Also after a failure each has what was recorded of it before: those pages must leave.
+                shares.into_iter().for_each(|share| share.settle(&freed, &result));
+            }
         }
     }
 
-    /// Assigns each page to the first call that names it. Returns the calls' shares, and the pages of all
-    /// with those of them that the manifest does not yet list as free.
-    fn share_out(&self, space: SpaceId, calls: Vec<Arc<FreeCall>>) -> (Vec<Share>, (PageRuns, PageRuns)) {
+    /// Assigns each page to the first call that names it, for as many calls as one record holds. Returns the
+    /// calls' shares, and the pages of all with those of them that the manifest does not yet list as free.
+    fn share_out(
+        &self,
+        space: SpaceId,
+        calls: &mut Peekable<impl Iterator<Item = Arc<FreeCall>>>,
+    ) -> (Vec<Share>, (PageRuns, PageRuns)) {
         let (mut pages, mut unlisted) = <(PageRuns, PageRuns)>::default();
         let mut shares = Vec::new();
-        for call in calls {
+        while let Some(call) = calls.peek().cloned() {
             let (mut own, mut others, mut leaving) = <(PageRuns, PageRuns, PageRuns)>::default();
+            let mut unlisted_too = PageRuns::default();
             let mut exists = true;
             for range in &call.ranges {
                 // Another call may be freeing some of them. The caller may rely on their being gone, so we
@@ -293,8 +299,16 @@ impl Shared {
                 some.numbers().for_each(|no| {
                     let _ = if pages.contains(no) { others.insert(no, 1) } else { own.insert(no, 1) };
                 });
-                add(&mut unlisted, &of_these);
+                add(&mut unlisted_too, &of_these);
             }
+            // A call that has room in one record does not get two because of others: its caller may repeat
+            // it after a failure, and must not find some of its pages free and in use again (I28).
+            let runs = unlisted.iter().count() + unlisted_too.iter().count();
+            if !shares.is_empty() && runs > CHANGE_RUNS_MAX {
+                break;
+            }
+            let _ = calls.next();
+            add(&mut unlisted, &unlisted_too);
             add(&mut pages, &own);
             shares.push(Share { call, exists, own, others, leaving });
         }

@@ -186,7 +186,7 @@ impl Shared {
         let seed = self.config.seed(&meta.manifest.store);
         if let Err(error) = self.format(growth, bytes.clone(), seed).await {
             // What it has taken of a full disk others need.
-            let _ = self.hdd.discard(bytes.start, bytes.end - bytes.start).await;
+            self.punch(&[bytes]).await;
             return Err(error.into());
         }
         self.tier.flush_home().await?;
@@ -246,12 +246,16 @@ impl Shared {
     async fn undo_growth(&self, space: SpaceId, extents: u64, hdd_bytes: u64, meta: &mut ManifestState) {
         // They are recorded and lie beyond the last number, where they do no harm: `shrink` gives them back
         // later.
-        if let Err(error) = self.cut_tail(space, extents, meta).await {
-            tracing::warn!(
-                %space, %error,
-                "a growth failed; the space keeps what it had taken until `spaces().shrink` gives it back"
-            );
-            return;
+        match self.cut_tail(space, extents, meta).await {
+            // They may lie below others, where the HDD is not cut.
+            Ok(given) => self.punch(&given).await,
+            Err(error) => {
+                tracing::warn!(
+                    %space, %error,
+                    "a growth failed; the space keeps what it had taken until `spaces().shrink` gives it back"
+                );
+                return;
+            }
         }
         let bytes = self.volume.end().max(hdd_bytes);
         if bytes >= self.hdd.size() {
@@ -263,6 +267,17 @@ impl Shared {
             Ok(()) => meta.hdd_bytes_durable = meta.hdd_bytes_durable.min(bytes),
             Err(error) => {
                 tracing::warn!(%error, "a growth failed, and the HDD's file keeps its larger size, which later growths use")
+            }
+        }
+    }
+
+    /// Gives the disk space of these ranges of the HDD, which no space has, back to the file system. Called
+    /// under the manifest's mutex: a hole punched after a growth would destroy pages.
+    pub(crate) async fn punch(&self, ranges: &[Range<u64>]) {
+        for range in ranges {
+            // Only a hint: a failure loses nothing but space in the file system.
+            if let Err(error) = self.hdd.discard(range.start, range.end - range.start).await {
+                tracing::debug!(%error, "no hole was punched");
             }
         }
     }

@@ -160,6 +160,16 @@ impl Volume {
     pub(super) fn put_back(&self, runs: &[(u64, u64)]) -> Vec<Range<u64>> {
         let mut all = self.extents.lock();
         all.free = merged(all.free.iter().chain(runs).copied().collect());
+        drop(all);
+        self.bytes_of(runs)
+    }
+
+    /// The byte ranges of the extents that no space has, but for those at the end.
+    pub(crate) fn free_bytes(&self) -> Vec<Range<u64>> {
+        self.bytes_of(&self.extents.lock().free)
+    }
+
+    fn bytes_of(&self, runs: &[(u64, u64)]) -> Vec<Range<u64>> {
         let at = |extent| self.extents_at + extent * self.extent_bytes();
         runs.iter().map(|(first, count)| at(*first)..at(first + count)).collect()
     }
