@@ -35,7 +35,8 @@ impl Builder {
     /// The page size is the backup's: omit [`Builder::page_size`], or pass that one. Directory, devices,
     /// `ssd_bytes`, `ring_pages`, costs and `calibrate` have their usual meaning for a new store, and need
     /// not be those of the original. The options of a running store (the pool's size, policies, modes) apply
-    /// while it is restored. `create` is implied.
+    /// while it is restored. `create` is implied. The HDD needs space for all numbers below the ends of the
+    /// spaces, free ones among them; [`Spaces::shrink`](crate::Spaces::shrink) gives theirs back.
     ///
     /// ```
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {

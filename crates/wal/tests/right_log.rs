@@ -5,10 +5,12 @@ use crate::calls::space;
 use pagetier::backup::BackupOptions;
 use pagetier::device::{Backend, OpenOptions, SharedDevice, open_file};
 use pagetier::{Builder, Error, Lsn, PageId, PageMut, PageSize, PageStore, pool_bytes_for};
+use pagetier_testing::newest_area;
 use pagetier_wal::{LoggedStore, RecoverError, UnfitLog, Wal, WalError, WalOptions};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const SSD_BYTES: u64 = 200 * 4096;
 /// The pages that are changed.
@@ -201,6 +203,21 @@ async fn a_young_store_names_its_log_before_anything_is_synced() {
     expect_all(&open(dir).await.unwrap(), 1).await;
 }
 
+/// The last position of the log that the store's manifest names.
+fn recorded(dir: &Path) -> u64 {
+    let file = fs::read(dir.join("pages/manifest.json")).unwrap();
+    let manifest = String::from_utf8_lossy(&file[newest_area(&file)]).into_owned();
+    let ends = manifest.split("\"end\":").skip(1);
+    let digits = |rest: &str| rest.split(|c: char| !c.is_ascii_digit()).next().map(str::to_owned);
+    ends.filter_map(digits).filter_map(|end| end.parse().ok()).max().unwrap_or(0)
+}
+
+/// Where the last of the segments begins, which its name says.
+fn begins_at(segments: &[PathBuf]) -> u64 {
+    let name = segments.last().unwrap().file_stem().unwrap().to_str().unwrap();
+    u64::from_str_radix(name, 16).unwrap()
+}
+
 #[tokio::test]
 async fn a_log_without_its_newest_segment_is_refused_after_a_crash() {
     let folder = pagetier_testing::scratch();
@@ -209,6 +226,10 @@ async fn a_log_without_its_newest_segment_is_refused_after_a_crash() {
     let db = open().await.unwrap();
     for value in 1..=8 {
         put_all(&db, value).await;
+    }
+    // The store records in the background that the log has got there.
+    while recorded(dir) <= begins_at(&segments(&dir.join("log"))) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
     crash(db).await;
     let all = segments(&dir.join("log"));
