@@ -38,10 +38,10 @@ impl Spaces<'_> {
     /// Gives back the extents (64 pages each) of `space` in which every page is free, and those beyond its
     /// last number, but none that [`Spaces::reserve`] reserved. Any space can grow into them; until then, if
     /// the HDD is a file on a file system that can punch holes, their disk space returns to the file system,
-    /// and so does that of dropped spaces. The file's length does not change. Then ends the space after the last of its pages that is not free:
-    /// [`Spaces::pages`] falls, and a scan of all pages gets shorter. The pages stay free, and reusing one of
-    /// their numbers makes the space grow. Returns the number of bytes given back. Completes even if the
-    /// future is dropped.
+    /// and so does that of dropped spaces. The file's length does not change. Then ends the space after the
+    /// last of its pages that is not free: [`Spaces::pages`] falls, and a scan of all pages gets shorter. The
+    /// pages stay free, and reusing one of their numbers makes the space grow. Returns the number of bytes
+    /// given back. Completes even if the future is dropped.
     ///
     /// # Errors
     /// The space does not exist, the HDD cannot be flushed, or the manifest cannot be written. Some extents
