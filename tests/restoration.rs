@@ -264,6 +264,9 @@ async fn a_restoration_that_was_complete_is_ended_and_a_store_in_use_is_never_ta
     // Another backup is asked for: what is there stays.
     std::fs::write(path.join("restoration"), done(id)).unwrap();
     assert!(matches!(to.restore(chain.path(), Some(1)).await, Err(BackupError::Exists { .. })));
+    // Or pages for a log of their own: those that are there would refuse it.
+    let for_a_log = to.builder().restore_with_log(chain.path(), None, Some(7), |_| ()).await;
+    assert!(matches!(for_a_log, Err(BackupError::Exists { .. })), "{for_a_log:?}");
     // The store was opened since.
     to.builder().create(pagetier::options::Create::Never).open().await.unwrap().close().await.unwrap();
     assert!(matches!(to.restore(chain.path(), None).await, Err(BackupError::Exists { .. })));

@@ -97,7 +97,9 @@ impl Builder {
             return Err(BackupError::OtherPageSize { backup: page_bytes, asked });
         }
         let size = PageSize::new(page_bytes).map_err(crate::OpenError::from)?;
-        let site = match to.begin(&last).await? {
+        // Pages that were made for another log do not count as restored: they would refuse this one.
+        let made = log_id.map_or_else(|| last.clone(), |log| format!("{last}, log {log:016x}"));
+        let site = match to.begin(&made).await? {
             Begun::Restored(report) => return Ok(report),
             Begun::Site(site) => site,
         };
@@ -118,7 +120,7 @@ impl Builder {
         store.close().await?;
         let (files, number) = (chain.len(), chain.last().map_or(0, |link| link.number));
         site.finish(Done {
-            backup: last,
+            backup: made,
             epoch,
             report: RestoreReport {
                 files,

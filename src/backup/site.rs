@@ -34,7 +34,7 @@ const WAIT_MAX: Duration = Duration::from_secs(30);
 /// What [`FILE`] says once the store is complete.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Done {
-    /// The id of the last backup restored.
+    /// The id of the last backup restored, and of the log for which it was.
     pub(super) backup: String,
     /// The store's only open so far: a later one may have changed the store.
     pub(super) epoch: u32,

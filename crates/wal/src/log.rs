@@ -589,8 +589,12 @@ impl Shared {
         let Output { segments, writing, reached } = &mut *output;
         // Once more: that may have taken its time.
         self.check_claim()?;
+        // A record of an archived log counts once the mark of its time is durable, too: a restoration to a
+        // later moment would leave it out otherwise, although it was confirmed before.
+        let timed = self.archive.get().is_some();
         // What was written while the claim had lapsed.
-        if self.durable.fetch_max(*reached, Ordering::AcqRel) < *reached {
+        let counts = !timed || writing.is_empty();
+        if counts && self.durable.fetch_max(*reached, Ordering::AcqRel) < *reached {
             self.unmarked.store(true, Ordering::Release);
         }
         let end = {
@@ -628,7 +632,7 @@ impl Shared {
             written.len += chunk;
             // Written, but perhaps after another owner had read the log: this process may have been stopped.
             let confirmed = self.check_claim();
-            if confirmed.is_ok() {
+            if confirmed.is_ok() && (!timed || written.len == written.bytes.len()) {
                 self.durable.fetch_max(*reached, Ordering::AcqRel);
             }
             // The record says how far the log reaches, this write included.

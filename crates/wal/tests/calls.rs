@@ -303,6 +303,28 @@ async fn a_close_keeps_the_commits_that_are_not_applied() {
     db.shutdown().await.unwrap();
 }
 
+/// Nor may a caller remove them that asks for less log: the next open would refuse what is left.
+#[tokio::test]
+async fn a_log_keeps_the_record_of_a_commit_that_is_not_applied_whatever_is_asked_for() {
+    let dir = pagetier_testing::scratch();
+    let db = open(dir.path()).await.unwrap();
+    put(&db, 1).await;
+    let commit = db.wal().append_commit(b"waiting").unwrap();
+    for _ in 0..12 {
+        let filler = db.wal().append_commit(&[0; 10_000]).unwrap();
+        db.wal().append_applied(filler);
+    }
+    db.wal().flush(db.wal().end()).await.unwrap();
+    db.store().sync().await.unwrap();
+    let end = db.wal().end();
+    db.wal().truncate(end, end).await.unwrap();
+    crash(db).await;
+    let db = open(dir.path()).await.unwrap();
+    assert_eq!(db.recovered().commits.get(&commit).map(Vec::as_slice), Some(&b"waiting"[..]));
+    assert_eq!(get(&db).await, 1);
+    db.shutdown().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_record_beyond_the_capacity_is_refused_with_the_size_that_fits() {
     let dir = pagetier_testing::scratch();

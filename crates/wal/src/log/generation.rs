@@ -38,6 +38,11 @@ impl Wal {
         self.0.run(Shared::begin).await
     }
 
+    /// Takes records from now on: the store has recorded their generation.
+    pub(crate) fn recovered(&self) {
+        self.0.awaits_recovery.store(false, Ordering::Release);
+    }
+
     /// The store records from now on what it needs of the log.
     pub(crate) fn attach(&self, store: &Arc<PageStore>) {
         *self.0.store.lock() = Arc::downgrade(store);
@@ -157,7 +162,7 @@ impl Shared {
     }
 
     /// Whether the log belongs to a store that records what it needs of it.
-    fn is_owned(&self) -> bool {
+    pub(super) fn is_owned(&self) -> bool {
         self.owned.load(Ordering::Acquire)
     }
 
@@ -194,7 +199,6 @@ impl Shared {
         self.note_space(&output.segments);
         self.generation.store(generation, Ordering::Release);
         self.owned.store(true, Ordering::Release);
-        self.awaits_recovery.store(false, Ordering::Release);
         Ok(Some(self.mark_at(end, self.from.load(Ordering::Acquire))))
     }
 }

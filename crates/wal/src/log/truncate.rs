@@ -74,6 +74,11 @@ impl Wal {
         let lags = self.0.from.load(Ordering::Acquire) + self.0.options.segment_bytes() < needed.0;
         if lags || self.0.second.load(Ordering::Acquire) < keep.0 {
             self.record(needed).await.map_err(|error| WalError::Unrecorded(Arc::new(error)))?;
+            if self.0.is_owned() {
+                // The record may ask for more than the caller does: for a commit that is not applied, or what
+                // was not durable then. The next open refuses a log that begins later.
+                keep = keep.min(Lsn(self.0.from.load(Ordering::Acquire).saturating_add(1)));
+            }
         } else {
             keep = self.oldest();
         }

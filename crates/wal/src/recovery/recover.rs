@@ -92,6 +92,8 @@ pub async fn recover(store: &Arc<PageStore>, wal: &Wal) -> Result<Recovered, Rec
     // manifest does not name has no record in the log, and the next open ignores it (I45).
     if let Some(mark) = wal.begin().await? {
         store.record_log(mark).await?;
+        // Only now: a record of a generation that the manifest does not name would be another copy's.
+        wal.recovered();
     }
     // A failure is no reason to refuse the pages: the frees stay pending, and so do their records.
     let _ = wal.free_pending(store).await;

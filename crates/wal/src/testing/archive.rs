@@ -401,6 +401,21 @@ async fn the_durable_part_of_a_write_that_fails_is_reported_as_durable() {
     assert!(wal.flush(second).await.is_err());
 }
 
+/// Schedule: the mark of a commit's time begins a segment, and the write of that fails.
+#[tokio::test]
+async fn a_commit_of_an_archived_log_counts_once_the_mark_of_its_time_is_durable() {
+    let media = SimMedia::new(1);
+    let wal = Wal::on(Box::new(media.clone()), LIMITS).unwrap();
+    archive_in(&wal, &blank(1, &SimPower::new())).unwrap();
+    wal.0.write_out(false).unwrap();
+    let commit = wal.append_commit(&[1; 70_000]).unwrap();
+    media.fail(1, Way::Refused);
+    assert!(wal.flush(commit).await.is_err());
+    assert!(wal.durable() < commit);
+    wal.flush(commit).await.unwrap();
+    assert!(wal.durable() > commit, "the mark follows");
+}
+
 /// Schedule: the archive is on a network that is down, and a look at it does not return: nor did the open.
 #[tokio::test]
 async fn an_archive_that_hangs_keeps_no_log_from_its_opening() {
